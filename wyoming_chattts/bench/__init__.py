@@ -1,0 +1,1 @@
+"""Benchmarks behind `wyoming-chattts bench`; each prints a Markdown table and writes JSON."""

@@ -1,0 +1,114 @@
+"""The command line: parses, loads the settings, calls a command.
+
+Commands live in `commands/`, one module each, imported on use, so that `--help` needs no torch.
+"""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .config import ENV_PREFIX, Config, load, parse_override
+from .errors import ChatTTSServerError
+
+COMMANDS = ("serve", "say", "voices", "cache", "model", "bench", "doctor", "health")
+
+# flags that Home Assistant people know from other Wyoming servers, and the settings behind them
+_FLAGS: dict[str, str] = {
+    "uri": "server.uri",
+    "voice": "voices.default",
+    "data_dir": "data_dir",
+    "device": "engine.device",
+    "precision": "engine.precision",
+    "model_dir": "model.dir",
+}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs a command line; returns the exit status."""
+    arguments = list(argv)
+    if not arguments or (
+        arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
+    ):
+        arguments.insert(0, "serve")
+    options = _parser().parse_args(arguments)
+    try:
+        config = _settings(options)
+        _set_up_logging(config)
+        command = importlib.import_module(f".commands.{options.command}", __package__)
+        return int(command.run(config, options))
+    except ChatTTSServerError as error:
+        print(f"wyoming-chattts: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # the reader of our output has gone; that is its right
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wyoming-chattts",
+        description="ChatTTS speech for Home Assistant over the Wyoming protocol.",
+        epilog="Without a command, `serve` is meant.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = importlib.import_module(f".commands.{name}", __package__)
+        sub = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        _add_common(sub)
+        module.add_arguments(sub)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("settings")
+    group.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings file (see config.yaml)"
+    )
+    group.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting"
+    )
+    group.add_argument("--data-dir", metavar="DIR", help="where model, cache and voices lie")
+    group.add_argument("--model-dir", metavar="DIR", help="folder with ChatTTS's asset/")
+    group.add_argument("--device", help="auto, cpu, cuda or cuda:N")
+    group.add_argument("--precision", help="auto, fp32, bf16, fp16 or int8")
+    group.add_argument("--debug", action="store_true", help="log everything")
+
+
+def _settings(options: argparse.Namespace) -> Config:
+    overrides: dict[str, Any] = {}
+    for flag, key in _FLAGS.items():
+        value = getattr(options, flag, None)
+        if value is not None:
+            overrides[key] = value
+    if getattr(options, "zeroconf", None) is not None:
+        overrides["server.zeroconf"] = True
+        if options.zeroconf:
+            overrides["server.zeroconf_name"] = options.zeroconf
+    if options.debug:
+        overrides["log.level"] = "DEBUG"
+    overrides.update(parse_override(text) for text in options.set)
+    file = options.config
+    if file is None and (named := os.environ.get(f"{ENV_PREFIX}CONFIG")):
+        file = Path(named)
+    return load(file, overrides=overrides)
+
+
+def _set_up_logging(config: Config) -> None:
+    logging.basicConfig(
+        level=config.log.level,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    # these say per request or per lookup what nobody asked for
+    for noisy in ("httpx", "httpx2", "urllib3", "filelock", "numba", "asyncio", "huggingface_hub"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))

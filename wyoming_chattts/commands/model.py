@@ -1,0 +1,45 @@
+"""`model`: download, verify, or make a synthetic checkpoint."""
+
+import argparse
+from pathlib import Path
+
+from ..config import Config
+
+HELP = "download or verify the model, or make a synthetic one"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of this command."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("download", help="fetch the ChatTTS weights from the hub")
+    actions.add_parser("verify", help="check the files of the model")
+    synthesize = actions.add_parser(
+        "synthesize", help="write a checkpoint of random numbers: noise, not a voice"
+    )
+    synthesize.add_argument("dir", type=Path)
+    synthesize.add_argument("--size", choices=["tiny", "full"], default="tiny")
+    synthesize.add_argument("--seed", type=int, default=1)
+
+
+def run(config: Config, options: argparse.Namespace) -> int:
+    """Does what was asked."""
+    if options.action == "synthesize":
+        from ..engine.synthetic import synthesize_checkpoint
+
+        print("what this checkpoint will say is noise, not a voice: its weights are random numbers")
+        synthesize_checkpoint(options.dir, options.size, options.seed, print)
+        return 0
+    from ..engine.checkpoint import HashMemo, open_checkpoint
+
+    if options.action == "download":
+        from ..model import fetch
+
+        fetch(config)
+    checkpoint = open_checkpoint(
+        config.model_path,
+        verify=config.model.verify,
+        memo=HashMemo(config.data_path / "hashes.json"),
+    )
+    kind = "synthetic: noise, not a voice" if checkpoint.synthetic else "ChatTTS"
+    print(f"{config.model_path}: all files are right ({kind}), model hash {checkpoint.hash[:16]}")
+    return 0

@@ -1,0 +1,214 @@
+"""From the GPT's hidden states to samples: the decoder (to mel frames) and Vocos, streaming.
+
+Two mel frames are one decode step; a hop is 256 samples. The decoder's convolutions see 75 frames
+to each side, Vocos 29 more (its inverse STFT included), so a step's samples are final only when 52
+further steps are known. `CodecStream` decodes windows with cached context: each window costs the
+same, and with a look-ahead of 52 steps every sample equals that of decoding the segment whole.
+A smaller look-ahead treats what is not known yet as the end of the segment.
+
+Layers after the ChatTTS package's `model/dvae.py` and the vocos package's `models.py`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from .base import FRAMES_PER_STEP, MEL_HOP, SAMPLES_PER_STEP, FloatAudio, Mel
+from .layout import N_FFT, Dims
+from .weights import Tensors
+
+DECODER_CONTEXT = 38
+"""Steps that hold the 75 frames that the decoder sees to one side."""
+VOCOS_CONTEXT = 15
+"""Steps that hold the 29 frames that Vocos sees to one side."""
+FULL_LOOKAHEAD = 52
+"""Steps after which a step's samples are final."""
+CHUNK_STEPS = (8, 16, 32, 48)
+"""Steps of the first chunks of a segment; the last repeats."""
+_LAYER_NORM_EPS = 1e-6
+_MAX_MAGNITUDE = 1e2
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A ConvNeXt block."""
+
+    depthwise: torch.Tensor
+    depthwise_bias: torch.Tensor
+    norm: torch.Tensor
+    norm_bias: torch.Tensor
+    expand: torch.Tensor
+    expand_bias: torch.Tensor
+    contract: torch.Tensor
+    contract_bias: torch.Tensor
+    scale: torch.Tensor
+    dilation: int
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """`[1, channels, frames]` to the same shape."""
+        channels = x.shape[1]
+        y = F.conv1d(
+            x,
+            self.depthwise,
+            self.depthwise_bias,
+            padding=3 * self.dilation,
+            dilation=self.dilation,
+            groups=channels,
+        ).transpose(1, 2)
+        y = F.layer_norm(y, (channels,), self.norm, self.norm_bias, _LAYER_NORM_EPS)
+        y = F.gelu(F.linear(y, self.expand, self.expand_bias))
+        y = F.linear(y, self.contract, self.contract_bias) * self.scale
+        return x + y.transpose(1, 2)
+
+
+class Codec:
+    """Decoder and vocoder weights, fp32."""
+
+    def __init__(self, decoder: Tensors, vocos: Tensors, dims: Dims, device: torch.device) -> None:
+        self.device = device
+        self._decoder = {name: tensor.to(device) for name, tensor in decoder.items()}
+        self._vocos = {
+            name: tensor.to(device)
+            for name, tensor in vocos.items()
+            if not name.startswith("feature_extractor.")
+        }
+        self._decoder_blocks = [
+            _block(self._decoder, f"decoder.decoder_block.{i}.", "weight", dilation=2)
+            for i in range(dims.decoder_layers)
+        ]
+        self._vocos_blocks = [
+            _block(self._vocos, f"backbone.convnext.{i}.", "gamma", dilation=1)
+            for i in range(dims.vocos_layers)
+        ]
+
+    def mel(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Mel frames `[100, 2*steps]` of hidden states `[steps, hidden]`."""
+        w = self._decoder
+        steps, size = hidden.shape
+        # the halves of a hidden state are its two frames
+        x = hidden.view(steps * FRAMES_PER_STEP, size // FRAMES_PER_STEP).t().unsqueeze(0)
+        x = F.conv1d(x, w["decoder.conv_in.0.weight"], w["decoder.conv_in.0.bias"], padding=1)
+        x = F.conv1d(
+            F.gelu(x), w["decoder.conv_in.2.weight"], w["decoder.conv_in.2.bias"], padding=1
+        )
+        for block in self._decoder_blocks:
+            x = block(x)
+        x = F.conv1d(x, w["decoder.conv_out.weight"])
+        x = F.conv1d(x, w["out_conv.weight"], padding=1)
+        return (x * w["coef"])[0]
+
+    def vocode(self, mel: torch.Tensor) -> torch.Tensor:
+        """Samples `[(frames-1)*256]` of mel frames `[100, frames]`."""
+        w = self._vocos
+        x = F.conv1d(
+            mel.unsqueeze(0), w["backbone.embed.weight"], w["backbone.embed.bias"], padding=3
+        )
+        channels = (x.shape[1],)
+        x = F.layer_norm(
+            x.transpose(1, 2), channels, w["backbone.norm.weight"], w["backbone.norm.bias"], 1e-6
+        ).transpose(1, 2)
+        for block in self._vocos_blocks:
+            x = block(x)
+        x = F.layer_norm(
+            x.transpose(1, 2),
+            channels,
+            w["backbone.final_layer_norm.weight"],
+            w["backbone.final_layer_norm.bias"],
+            _LAYER_NORM_EPS,
+        )
+        x = F.linear(x, w["head.out.weight"], w["head.out.bias"]).transpose(1, 2)
+        magnitude, phase = x.chunk(2, dim=1)
+        spectrum = torch.polar(magnitude.exp().clamp(max=_MAX_MAGNITUDE), phase)
+        return torch.istft(spectrum, N_FFT, MEL_HOP, N_FFT, w["head.istft.window"], center=True)[0]
+
+    def decode(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Samples of a whole segment's hidden states `[steps, hidden]`: `(2*steps - 1) * 256`."""
+        return self.vocode(self.mel(hidden))
+
+
+class CodecStream:
+    """One segment's way through the codec, chunk by chunk on a fixed schedule of steps.
+
+    The schedule depends on step counts alone, so the audio of a segment does not depend on how
+    its steps came in bursts.
+    """
+
+    def __init__(self, codec: Codec, lookahead: int) -> None:
+        self._codec = codec
+        self._lookahead = lookahead
+        self._emitted = 0
+        self._chunk = 0
+        self._mel: list[torch.Tensor] = []
+        self._context = torch.zeros(0)
+
+    def push(self, hidden: torch.Tensor, *, final: bool) -> tuple[FloatAudio, Mel] | None:
+        """Takes all hidden states so far `[steps, hidden]`; returns what became due, if anything.
+
+        `final` says that no more will come: everything left is decoded. Audio is `[samples]`, mel
+        `[100, frames]`. The very last hop has no samples of its own.
+        """
+        steps = hidden.shape[0]
+        audio: list[torch.Tensor] = []
+        mel: list[torch.Tensor] = []
+        while self._emitted < steps:
+            due = self._emitted + CHUNK_STEPS[min(self._chunk, len(CHUNK_STEPS) - 1)]
+            known = due + self._lookahead
+            if known > steps:
+                if not final:
+                    break
+                # what is left is decoded at once where the segment's end is within sight
+                due, known = (steps, steps) if due >= steps else (due, min(known, steps))
+            samples, frames = self._window(hidden, due, known, last=final and due == steps)
+            audio.append(samples)
+            mel.append(frames)
+            self._emitted = due
+            self._chunk += 1
+        if not audio:
+            return None
+        return (
+            torch.cat(audio).float().cpu().numpy(),
+            torch.cat(mel, dim=1).to(torch.float16).cpu().numpy(),
+        )
+
+    def _window(
+        self, hidden: torch.Tensor, due: int, known: int, *, last: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Samples and mel frames of steps `emitted..due`, looking ahead to step `known`."""
+        begin = self._emitted
+        left = max(0, begin - DECODER_CONTEXT)
+        mel = self._codec.mel(hidden[left:known])[:, (begin - left) * FRAMES_PER_STEP :]
+        context = self._context.to(mel.device)
+        around = torch.cat([context, mel], dim=1) if context.numel() else mel
+        skipped = (around.shape[1] - mel.shape[1]) * MEL_HOP
+        samples = self._codec.vocode(around)
+        stop = None if last else skipped + (due - begin) * SAMPLES_PER_STEP
+        fresh = mel[:, : (due - begin) * FRAMES_PER_STEP]
+        keep = VOCOS_CONTEXT * FRAMES_PER_STEP
+        self._context = (
+            torch.cat([context, fresh], dim=1)[:, -keep:] if context.numel() else (fresh[:, -keep:])
+        )
+        return samples[skipped:stop], fresh
+
+
+def vocode_mel(codec: Codec, mel: Mel) -> FloatAudio:
+    """Samples of stored mel frames `[100, frames]` fp16."""
+    frames = torch.from_numpy(np.ascontiguousarray(mel)).float().to(codec.device)
+    result: FloatAudio = codec.vocode(frames).cpu().numpy()
+    return result
+
+
+def _block(weights: Tensors, prefix: str, scale: str, dilation: int) -> _Block:
+    return _Block(
+        depthwise=weights[f"{prefix}dwconv.weight"],
+        depthwise_bias=weights[f"{prefix}dwconv.bias"],
+        norm=weights[f"{prefix}norm.weight"],
+        norm_bias=weights[f"{prefix}norm.bias"],
+        expand=weights[f"{prefix}pwconv1.weight"],
+        expand_bias=weights[f"{prefix}pwconv1.bias"],
+        contract=weights[f"{prefix}pwconv2.weight"],
+        contract_bias=weights[f"{prefix}pwconv2.bias"],
+        scale=weights[f"{prefix}{scale}"],
+        dilation=dilation,
+    )

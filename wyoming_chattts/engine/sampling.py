@@ -1,0 +1,43 @@
+"""Drawing codes: ChatTTS's logits processors as a handful of tensor operations.
+
+Per codebook: temperature, repetition penalty raised to the count over the last 16 steps, top-p,
+then top-k with at least three kept, softmax, one draw. The draw is an exponential race
+(`argmax(p / e)` with `e ~ Exp(1)`), which is a multinomial draw without a host sync; its noise
+comes from the segment's own seed. After the ChatTTS package's `model/processors.py`.
+"""
+
+import torch
+
+PENALTY_WINDOW = 16
+MIN_KEPT = 3
+
+
+def candidates(
+    logits: torch.Tensor,
+    counts: torch.Tensor,
+    temperature: torch.Tensor,
+    penalty: torch.Tensor,
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
+    max_k: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights and ids of the tokens that may be drawn, best first; both `[..., max_k]`.
+
+    `logits` and `counts` are `[..., vocab]`; the four parameters broadcast against `[..., 1]`.
+    `counts` says how often each token came within the window. Tokens that are filtered out have
+    weight 0; the others have their softmax probability before filtering.
+    """
+    scores = logits / temperature
+    alpha = penalty.pow(counts)
+    scores = torch.where(scores < 0, scores * alpha, scores / alpha)
+    probabilities, ids = scores.softmax(dim=-1).topk(min(max_k, logits.shape[-1]), dim=-1)
+    rank = torch.arange(probabilities.shape[-1], device=logits.device)
+    before = probabilities.cumsum(dim=-1) - probabilities
+    kept = ((before < top_p) | (rank < MIN_KEPT)) & (rank < top_k.clamp(min=MIN_KEPT))
+    return probabilities * kept, ids
+
+
+def draw(weights: torch.Tensor, ids: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """One id per row: `[...]` from weights and ids `[..., k]` and noise `[..., vocab]`."""
+    race = weights / noise.gather(-1, ids)
+    return ids.gather(-1, race.argmax(dim=-1, keepdim=True)).squeeze(-1)

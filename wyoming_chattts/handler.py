@@ -1,0 +1,330 @@
+"""Wyoming events ⇄ `speech`, for one connection.
+
+Two tasks: one reads events all the time, so that a client's going away is noticed at once and
+`describe` is answered while audio is written; the other speaks the requests in order. A failure
+always sends `error` and closes, with no `audio-stop` that would call the audio whole. Every write
+has a deadline, so a peer that does not read costs nobody else anything.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.error import Error
+from wyoming.event import Event, async_write_event
+from wyoming.info import Info
+from wyoming.ping import Pong
+from wyoming.tts import SynthesizeStopped
+
+from .audio import BYTES_PER_SECOND, CHANNELS, SAMPLE_WIDTH
+from .config import Config
+from .engine.base import SAMPLE_RATE
+from .errors import BadRequest, Busy, DeadlineExceeded, ShuttingDown, SpeechError
+from .protocol_limits import EventReader, RawEvent
+from .speech import Speech, Timings, whole
+from .voices import Voice, Voices
+
+_LOGGER = logging.getLogger(__name__)
+
+_MAX_QUEUED_REQUESTS = 4
+
+
+@dataclass(slots=True)
+class Services:
+    """What all connections share."""
+
+    config: Config
+    speech: Speech
+    voices: Voices
+    info: Callable[[], Info]
+    outcomes: dict[str, int] = field(default_factory=dict)
+    """Requests by how they ended: "ok", "gone" or an error code."""
+    draining: bool = False
+
+    def count(self, outcome: str) -> None:
+        """Books the end of a request."""
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+
+class TextStream:
+    """Pieces of text from the reading task to the speaking one."""
+
+    def __init__(self, limit: int) -> None:
+        """Beyond `limit` characters pieces are dropped; the one that goes over it is kept, so
+        that the other side notices."""
+        self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        self._room = limit
+
+    def add(self, text: str) -> None:
+        """Adds a piece."""
+        if text and self._room >= 0:
+            self._room -= len(text)
+            self._pieces.put_nowait(text)
+
+    def end(self) -> None:
+        """No more will come."""
+        self._pieces.put_nowait(None)
+
+    async def pieces(self) -> AsyncGenerator[str, None]:
+        """The pieces as they arrive."""
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+
+
+@dataclass(slots=True)
+class _Request:
+    voice: Voice
+    pieces: AsyncGenerator[str, None]
+    streamed: bool
+
+
+class Connection:
+    """One client."""
+
+    def __init__(
+        self, services: Services, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._services = services
+        self._limits = services.config.server
+        self._events = EventReader(reader, self._limits)
+        self._writer = writer
+        self._requests: asyncio.Queue[_Request] = asyncio.Queue(_MAX_QUEUED_REQUESTS)
+        self._stream: TextStream | None = None
+        self._speaking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self.busy = False
+        """Whether a request is being spoken or waits for it."""
+
+    async def run(self) -> None:
+        """Serves the client until it goes, fails or is told to."""
+        self._speaking = asyncio.create_task(self._speak_all(), name="speaking")
+        self._reading = asyncio.create_task(self._read_all(), name="reading")
+        tasks = (self._speaking, self._reading)
+        failure: SpeechError | None = None
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # the speaking task's own answer goes first
+            await next(task for task in tasks if task.done())
+        except SpeechError as error:
+            failure = error
+        except (OSError, EOFError):
+            pass
+        # one of the two broad excepts: a fault in one connection must not touch another
+        except Exception as error:
+            _LOGGER.error("a connection failed: %s", error, exc_info=error)
+            failure = SpeechError("the server made a mistake")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # nothing else writes any more, so no audio can follow the error
+            if failure is not None:
+                await self._send_error(failure)
+            await self._close()
+
+    async def stop(self, error: SpeechError) -> None:
+        """Ends the connection now; the client is told why if it speaks with us."""
+        if self.busy:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await self._send_error(error)
+        self.abort()
+
+    def abort(self) -> None:
+        """Drops the connection without a word, unsent data included."""
+        for task in (self._speaking, self._reading):
+            if task is not None:
+                task.cancel()
+        self._writer.transport.abort()
+
+    async def _read_all(self) -> None:
+        while True:
+            first = await self._wait_for_event()
+            if not first:
+                return
+            try:
+                event = await self._events.read(first)
+            except EOFError:
+                return
+            await self._handle(event)
+
+    async def _wait_for_event(self) -> bytes:
+        """First byte of the next event; an idle peer is let go, a silent stream is ended."""
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.idle_timeout_s):
+                    return await self._events.wait()
+            except TimeoutError:
+                if self._stream is not None:
+                    raise DeadlineExceeded("the text stream was not ended") from None
+                if not self.busy:
+                    return b""
+
+    async def _handle(self, event: RawEvent) -> None:
+        match event.type:
+            case "describe":
+                await self._write(self._services.info().event())
+            case "ping":
+                text = event.data.get("text")
+                await self._write(Pong(text=text if isinstance(text, str) else None).event())
+            case "synthesize":
+                # inside a stream it repeats the whole text, for servers that cannot stream
+                if self._stream is None:
+                    text = _text(event.data)
+                    self._enqueue(_Request(self._voice(event.data), whole(text), streamed=False))
+            case "synthesize-start":
+                if self._stream is not None:
+                    raise BadRequest("synthesize-start inside a stream")
+                stream = TextStream(self._services.config.text.max_chars)
+                self._enqueue(_Request(self._voice(event.data), stream.pieces(), streamed=True))
+                self._stream = stream
+            case "synthesize-chunk":
+                if self._stream is None:
+                    raise BadRequest("synthesize-chunk outside of a stream")
+                self._stream.add(_text(event.data))
+            case "synthesize-stop":
+                if self._stream is None:
+                    raise BadRequest("synthesize-stop outside of a stream")
+                self._stream.end()
+                self._stream = None
+            case _:
+                _LOGGER.debug("ignoring an event of type %s", event.type)
+
+    def _voice(self, data: dict[str, Any]) -> Voice:
+        voice = data.get("voice")
+        if voice is None:
+            return self._services.voices.default
+        if not isinstance(voice, dict):
+            raise BadRequest("voice must be an object")
+        names = [voice.get("name"), voice.get("speaker")]
+        if any(name is not None and not isinstance(name, str) for name in names):
+            raise BadRequest("a voice's name must be text")
+        return self._services.voices.find(names[0])
+
+    def _enqueue(self, request: _Request) -> None:
+        if self._services.draining:
+            self._services.count(ShuttingDown.code)
+            raise ShuttingDown("the server is stopping")
+        try:
+            self._requests.put_nowait(request)
+        except asyncio.QueueFull:
+            self._services.count(Busy.code)
+            raise Busy("too many requests on one connection") from None
+        self.busy = True
+
+    async def _speak_all(self) -> None:
+        while True:
+            request = await self._requests.get()
+            await self._speak(request)
+            if self._requests.empty() and self._stream is None:
+                self.busy = False
+                if self._services.draining:
+                    return
+
+    async def _speak(self, request: _Request) -> None:
+        timings = Timings()
+        begin = time.monotonic()
+        audio = _AudioWriter(self._write, self._services.config.stream.chunk_ms)
+        outcome = "gone"
+        try:
+            await self._services.speech.speak(
+                request.pieces, request.voice, audio.add, timings=timings
+            )
+            await audio.finish()
+            if request.streamed:
+                await self._write(SynthesizeStopped().event())
+            outcome = "ok"
+        except SpeechError as error:
+            outcome = error.code
+            raise
+        finally:
+            await request.pieces.aclose()
+            self._services.count(outcome)
+            _log_request(request, timings, outcome, time.monotonic() - begin)
+
+    async def _write(self, event: Event) -> None:
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await async_write_event(event, self._writer)
+        except TimeoutError:
+            _LOGGER.info("a client does not read what it asked for; letting it go")
+            self._writer.transport.abort()
+            raise ConnectionAbortedError("the client does not read") from None
+
+    async def _send_error(self, error: SpeechError) -> None:
+        with suppress(OSError):
+            await self._write(Error(text=str(error), code=error.code).event())
+
+    async def _close(self) -> None:
+        self._writer.close()
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await self._writer.wait_closed()
+        except (OSError, TimeoutError):
+            self._writer.transport.abort()
+
+
+class _AudioWriter:
+    """Sends PCM as one `audio-start`, chunks of even length with running times, `audio-stop`."""
+
+    def __init__(self, write: Callable[[Event], Any], chunk_ms: int) -> None:
+        self._write = write
+        self._chunk = chunk_ms * BYTES_PER_SECOND // 1000 // SAMPLE_WIDTH * SAMPLE_WIDTH
+        self._buffer = bytearray()
+        self._sent = 0
+        self._started = False
+
+    async def add(self, pcm: bytes) -> None:
+        """Sends all whole chunks."""
+        if not self._started:
+            self._started = True
+            await self._write(AudioStart(SAMPLE_RATE, SAMPLE_WIDTH, CHANNELS, timestamp=0).event())
+        self._buffer += pcm
+        while len(self._buffer) >= self._chunk:
+            await self._send(bytes(self._buffer[: self._chunk]))
+            del self._buffer[: self._chunk]
+
+    async def finish(self) -> None:
+        """Sends the rest, and `audio-stop`."""
+        if self._buffer:
+            await self._send(bytes(self._buffer))
+        await self._write(AudioStop(timestamp=self._time()).event())
+
+    async def _send(self, pcm: bytes) -> None:
+        chunk = AudioChunk(SAMPLE_RATE, SAMPLE_WIDTH, CHANNELS, pcm, timestamp=self._time())
+        self._sent += len(pcm)
+        await self._write(chunk.event())
+
+    def _time(self) -> int:
+        return round(1000 * self._sent / BYTES_PER_SECOND)
+
+
+def _text(data: dict[str, Any]) -> str:
+    text = data.get("text")
+    if not isinstance(text, str):
+        raise BadRequest("text must be text")
+    return text
+
+
+def _log_request(request: _Request, timings: Timings, outcome: str, total: float) -> None:
+    first = timings.first_audio
+    _LOGGER.info(
+        "%s: voice %s%s, %d characters, %d segments (%d cached, %d shared), first audio %s, "
+        "total %.0f ms, audio %.2f s, RTF %.2f",
+        outcome,
+        request.voice.name,
+        " (fallback)" if timings.fallback else "",
+        timings.characters,
+        timings.segments,
+        timings.cache_hits,
+        timings.shared,
+        "-" if first is None else f"{1000 * first:.0f} ms",
+        1000 * total,
+        timings.audio,
+        total / timings.audio if timings.audio else 0.0,
+    )

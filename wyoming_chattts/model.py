@@ -1,0 +1,121 @@
+"""Gets the ChatTTS engine: finds or downloads the checkpoint, verifies and loads it.
+
+Runs beside a server that speaks with the fallback voice already; failures are said with what to
+do, and tried again with growing pauses.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from .config import Config
+from .engine.base import Engine
+from .engine.checkpoint import HashMemo, download, open_checkpoint
+from .engine.layout import present
+from .errors import ChatTTSServerError, CheckpointError
+
+_LOGGER = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_PROGRESS_EVERY_S = 10.0
+
+
+def load_engine(config: Config) -> Engine:
+    """A loaded engine over the checkpoint on disk (blocks; imports torch).
+
+    Raises `CheckpointError` or `ConfigError`.
+    """
+    memo = HashMemo(config.data_path / "hashes.json")
+    checkpoint = open_checkpoint(config.model_path, verify=config.model.verify, memo=memo)
+    if checkpoint.synthetic:
+        _LOGGER.warning(
+            "%s is a synthetic checkpoint: what it says is noise, not a voice", config.model_path
+        )
+    if config.engine.kind == "reference":
+        from .engine.reference import ReferenceEngine
+
+        return ReferenceEngine(checkpoint, config.engine)
+    from .engine.fast import FastEngine
+
+    return FastEngine(checkpoint, config.engine, config.sampling, config.stream)
+
+
+def fetch(config: Config) -> None:
+    """Downloads the checkpoint, with progress in the log (blocks). Raises `CheckpointError`."""
+    model = config.model
+    _LOGGER.info("downloading %s into %s", model.repo, config.model_path)
+    last = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PROGRESS_EVERY_S:
+            last = time.monotonic()
+            _LOGGER.info("model download: %d of about %d MB", done // 1_000_000, total // 1_000_000)
+
+    download(
+        config.model_path,
+        repo=model.repo,
+        revision=model.revision,
+        endpoint=model.endpoint,
+        progress=progress,
+    )
+    _LOGGER.info("model download: complete")
+
+
+async def obtain_engine(config: Config, inference: ThreadPoolExecutor) -> Engine:
+    """Keeps trying until an engine is loaded in the inference thread."""
+    pause = config.model.retry_min_s
+    while True:
+        try:
+            if not present(config.model_path):
+                if not config.model.download:
+                    raise CheckpointError(
+                        f"{config.model_path} holds no ChatTTS model, and model.download is off"
+                    )
+                await in_daemon_thread(lambda: fetch(config))
+            begin = time.monotonic()
+            loop = asyncio.get_running_loop()
+            engine = await loop.run_in_executor(inference, load_engine, config)
+            _LOGGER.info("loaded the model in %.1f s", time.monotonic() - begin)
+            return engine
+        except ChatTTSServerError as error:
+            _LOGGER.error("%s", error)
+        # torch raises RuntimeError for anything from memory to drivers
+        except (RuntimeError, OSError, MemoryError, ImportError) as error:
+            _LOGGER.error("the model cannot be loaded: %s", error, exc_info=error)
+        _LOGGER.info("trying again in %.0f s", pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, config.model.retry_max_s)
+
+
+async def in_daemon_thread(call: Callable[[], _T]) -> _T:
+    """Runs a call in a thread that does not hold up the end of the process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result: _T | None = None
+        failure: BaseException | None = None
+        try:
+            result = call()
+        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, result, failure)
+        except RuntimeError:
+            _LOGGER.debug("the event loop ended before a thread did")
+
+    threading.Thread(target=run, name="model", daemon=True).start()
+    return await future

@@ -1,0 +1,313 @@
+"""The server's life: listen → fallback voice → load → warm up → drain → stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlparse
+
+from wyoming.error import Error
+from wyoming.event import async_write_event
+from wyoming.info import Attribution, Info, TtsProgram, TtsVoice
+
+from . import __version__
+from .cache import SegmentCache
+from .config import Config
+from .engine.base import Engine
+from .engine.fallback import FallbackEngine
+from .errors import EXIT_ENGINE_LOST, Busy, ConfigError, EngineLost, ShuttingDown, SpeechError
+from .handler import Connection, Services
+from .model import in_daemon_thread, load_engine, obtain_engine
+from .speech import Speech, whole
+from .voices import LANGUAGES, Voice, Voices
+from .worker import Worker
+
+_LOGGER = logging.getLogger(__name__)
+
+_ATTRIBUTION = Attribution(name="2noise", url="https://github.com/2noise/ChatTTS")
+_ABORT_S = 2.0
+
+
+class Server:
+    """Everything that runs in a serving process."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises `VoiceError` for impossible voices."""
+        self._config = config
+        self._voices = Voices(config)
+        self._cache = SegmentCache(config.cache_path, config.cache)
+        self.speech = Speech(config, self._cache)
+        self._services = Services(config, self.speech, self._voices, self.info)
+        self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._stopping = asyncio.Event()
+        self._lost: EngineLost | None = None
+        self._workers: list[Worker] = []
+        self.uri = ""
+
+    async def run(self) -> int:
+        """Serves until SIGTERM or SIGINT; returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        async with self._listening():
+            life = asyncio.create_task(self._live(), name="model")
+            try:
+                await self._stopping.wait()
+            finally:
+                await self._drain()
+                life.cancel()
+                await asyncio.gather(life, return_exceptions=True)
+        for worker in self._workers:
+            await worker.stop()
+        await self.speech.close()
+        await self._cache.close()
+        if self._lost is not None:
+            _LOGGER.critical("ending with status %d: %s", EXIT_ENGINE_LOST, self._lost)
+            return EXIT_ENGINE_LOST
+        _LOGGER.info("stopped")
+        return 0
+
+    def info(self) -> Info:
+        """The answer to `describe`, made afresh from the voices of now."""
+        voices = [
+            TtsVoice(
+                name=voice.name,
+                attribution=_ATTRIBUTION,
+                installed=True,
+                description=voice.description,
+                version=None,
+                languages=list(LANGUAGES),
+            )
+            for voice in self._voices.all()
+        ]
+        return Info(
+            tts=[
+                TtsProgram(
+                    name="chattts",
+                    attribution=_ATTRIBUTION,
+                    installed=True,
+                    description="ChatTTS speech, Chinese and English",
+                    version=__version__,
+                    voices=voices,
+                    supports_synthesize_streaming=True,
+                )
+            ]
+        )
+
+    @contextlib.asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        """Accepts connections inside the block. Raises `ConfigError` if the address is taken."""
+        uri = urlparse(self._config.server.uri)
+        # the line of an event's header may be as long as its data
+        limit = self._config.server.max_event_bytes
+        try:
+            if uri.scheme == "unix":
+                path = Path(uri.netloc + uri.path)
+                path.unlink(missing_ok=True)
+                server = await asyncio.start_unix_server(self._accept, path, limit=limit)
+                self.uri = f"unix://{path}"
+            else:
+                if uri.port is None:
+                    raise ConfigError(f"server.uri: {self._config.server.uri} has no port")
+                server = await asyncio.start_server(
+                    self._accept, uri.hostname, uri.port, limit=limit
+                )
+                host, port = server.sockets[0].getsockname()[:2]
+                self.uri = f"tcp://{host}:{port}"
+        except OSError as error:
+            raise ConfigError(f"server.uri: cannot listen on {uri.geturl()}: {error}") from None
+        _LOGGER.info("listening on %s", self.uri)
+        zeroconf = await self._advertise(server)
+        try:
+            yield
+        finally:
+            server.close()
+            await zeroconf.aclose()
+            if uri.scheme == "unix":
+                Path(uri.netloc + uri.path).unlink(missing_ok=True)
+
+    async def _advertise(self, server: asyncio.Server) -> contextlib.AsyncExitStack:
+        stack = contextlib.AsyncExitStack()
+        if self._config.server.zeroconf and server.sockets[0].family != socket.AF_UNIX:
+            from .discovery import advertise
+
+            host, port = server.sockets[0].getsockname()[:2]
+            await stack.enter_async_context(
+                advertise(self._config.server.zeroconf_name, host, port)
+            )
+        return stack
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or self._stopping.is_set():
+            await _turn_away(writer, ShuttingDown("the server is stopping"))
+            return
+        if len(self._connections) >= self._config.server.max_connections:
+            _LOGGER.warning("refusing a connection: there are %d", len(self._connections))
+            await _turn_away(writer, Busy("too many connections"))
+            return
+        connection = Connection(self._services, reader, writer)
+        self._connections[task] = connection
+        try:
+            await connection.run()
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+        finally:
+            self._connections.pop(task, None)
+
+    async def _live(self) -> None:
+        """From the first moment to a warm engine."""
+        try:
+            if self._config.fallback.enabled:
+                await self._start_fallback()
+            await self.speech.prepare()
+            await self._start_engine()
+            await self._warm_up_phrases()
+        except asyncio.CancelledError:
+            raise
+        # last resort: a fault here must be seen, and the fallback voice goes on
+        except Exception as error:
+            _LOGGER.error("starting the model failed: %s", error, exc_info=error)
+
+    async def _start_fallback(self) -> None:
+        engine = FallbackEngine(self._config.fallback)
+        worker = self._worker(engine, ThreadPoolExecutor(1, thread_name_prefix="fallback"))
+        self.speech.fallback = worker
+        _LOGGER.info(
+            "speaking with the fallback voice (espeak-ng) until the ChatTTS model is loaded"
+        )
+
+    async def _start_engine(self) -> None:
+        inference = ThreadPoolExecutor(1, thread_name_prefix="inference")
+        engine = await obtain_engine(self._config, inference)
+        await asyncio.get_running_loop().run_in_executor(inference, engine.warm_up)
+        await in_daemon_thread(self._voices.resolve)
+        self.speech.worker = self._worker(engine, inference)
+        _LOGGER.info(
+            "speaking with %s on %s (%s, %d slots)",
+            engine.info.name,
+            engine.info.device,
+            engine.info.precision,
+            engine.info.slots,
+        )
+
+    def _worker(self, engine: Engine, thread: ThreadPoolExecutor) -> Worker:
+        reload = None
+        if engine.info.cacheable:
+            config = self._config
+
+            def reload() -> Engine:
+                return load_engine(config)
+
+        worker = Worker(
+            engine,
+            self._config.queue,
+            self._config.worker,
+            reload=reload,
+            on_lost=self._engine_lost,
+            is_fatal=_is_fatal,
+            thread=thread,
+        )
+        worker.start()
+        self._workers.append(worker)
+        return worker
+
+    def _engine_lost(self, error: EngineLost) -> None:
+        self._lost = error
+        self._stopping.set()
+
+    async def _warm_up_phrases(self) -> None:
+        """Fills the cache in the background with the phrases of the settings, and with those that
+        were used most and are not in it any more."""
+        warmup = self._config.warmup
+        if not (warmup.enabled and self._config.cache.enabled):
+            return
+        default = self._voices.default
+        phrases = [(text, default) for text in await _listed_phrases(self._config)]
+        for phrase in await self._cache.most_used(warmup.remember):
+            phrases.append((phrase.text, self._voices.find(phrase.voice)))
+        for i, (text, voice) in enumerate(phrases, 1):
+            if await self._warm_up_phrase(text, voice) and (i % 10 == 0 or i == len(phrases)):
+                _LOGGER.info("warm-up: %d of %d phrases are ready", i, len(phrases))
+
+    async def _warm_up_phrase(self, text: str, voice: Voice) -> bool:
+        """Makes one phrase; gives way to listeners and comes back."""
+        for _ in range(_WARM_UP_TRIES):
+            try:
+                await self.speech.speak(whole(text), voice, _discard, background=True)
+                return True
+            except Busy:
+                await asyncio.sleep(1.0)
+            except SpeechError as error:
+                _LOGGER.warning("warm-up of a phrase failed: %s", error)
+                return False
+        return False
+
+    async def _drain(self) -> None:
+        """Lets what is being spoken finish within `drain_s`, and tells the rest."""
+        self._services.draining = True
+        error = ShuttingDown("the server is stopping")
+        idle = [c for c in self._connections.values() if not c.busy]
+        await asyncio.gather(*(connection.stop(error) for connection in idle))
+        if self._connections and self._lost is None:
+            _LOGGER.info("letting %d requests finish", len(self._connections))
+            await asyncio.wait(list(self._connections), timeout=self._config.server.drain_s)
+        left = list(self._connections.items())
+        await asyncio.gather(*(connection.stop(error) for _, connection in left))
+        if left:
+            await asyncio.wait([task for task, _ in left], timeout=_ABORT_S)
+
+
+_WARM_UP_TRIES = 100
+
+
+async def _discard(_pcm: bytes) -> None:
+    """Warm-up has no listener."""
+
+
+def _is_fatal(error: BaseException) -> bool:
+    # imported late: torch is loaded by the time an engine can fail
+    from .engine.device import is_fatal
+
+    return is_fatal(error)
+
+
+async def _listed_phrases(config: Config) -> list[str]:
+    phrases = list(config.warmup.phrases)
+    if config.warmup.file:
+        path = Path(config.warmup.file).expanduser()
+        try:
+            text = await asyncio.to_thread(path.read_text, encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            _LOGGER.error("warmup.file: %s", error)
+        else:
+            phrases += [line.strip() for line in text.splitlines() if line.strip()]
+    return phrases
+
+
+async def _turn_away(writer: asyncio.StreamWriter, error: SpeechError) -> None:
+    """Tells a peer that gets no connection why, without waiting for it."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(1.0):
+            await async_write_event(Error(text=str(error), code=error.code).event(), writer)
+    writer.close()
+
+
+def serve(config: Config) -> int:
+    """Runs a server to its end; returns the exit status."""
+
+    async def run() -> int:
+        return await Server(config).run()
+
+    status = asyncio.run(run())
+    logging.shutdown()
+    if status == EXIT_ENGINE_LOST:
+        # the inference thread may hang in the driver, and would hold up an orderly exit
+        os._exit(status)
+    return status

@@ -1,0 +1,366 @@
+"""The single inference worker: one asyncio task that owns one inference thread.
+
+Segments come in as jobs, wait in a bounded queue, and are decoded side by side in the engine's
+slots; they join and leave at burst boundaries. Who runs dry next is served first; warm-up is
+served last and gives way. A failing burst fails the jobs it was for, resets the engine and goes
+on; repeated failure reloads the engine; a lost device or a hung burst ends the process, for its
+supervisor to restart.
+"""
+
+import asyncio
+import itertools
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from .config import QueueConfig, WorkerConfig
+from .engine.base import Engine, EngineInfo, FloatAudio, Mel, Prompt, Sampling, SlotOutput
+from .errors import Busy, EngineFailed, EngineLost, ModelUnavailable, ShuttingDown, SpeechError
+
+_LOGGER = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_AHEAD_S = 0.75
+"""A segment whose listener has this much left to hear leaves one slot free for newcomers."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A segment on its way through the engine. Iterate it for its outputs."""
+
+    prompt: Prompt
+    sampling: Sampling
+    due: float
+    """Loop time at which its listener runs dry; the smallest is served first."""
+    background: bool
+    number: int
+    cancelled: bool = False
+    started_at: float | None = None
+    decode_s: float = 0.0
+    outputs: asyncio.Queue[SlotOutput | SpeechError] = field(default_factory=asyncio.Queue)
+
+    async def __aiter__(self) -> AsyncIterator[SlotOutput]:
+        """Outputs up to the one with `end`. Raises the `SpeechError` that the job failed with."""
+        while True:
+            output = await self.outputs.get()
+            if isinstance(output, SpeechError):
+                raise output
+            yield output
+            if output.end is not None:
+                return
+
+    def fail(self, error: SpeechError) -> None:
+        """Ends the job with an error."""
+        self.cancelled = True
+        self.outputs.put_nowait(error)
+
+
+@dataclass(slots=True)
+class WorkerStats:
+    """Counters since the start; `busy_s` is time spent in bursts."""
+
+    jobs: int = 0
+    refused: int = 0
+    failures: int = 0
+    reloads: int = 0
+    steps: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one trip to the inference thread is to do, and what came of it."""
+
+    stops: list[int]
+    starts: list[tuple[int, Job]]
+    bursting: bool
+    failed_starts: list[tuple[int, Job, Exception]] = field(default_factory=list)
+    outputs: list[SlotOutput] = field(default_factory=list)
+    error: Exception | None = None
+    seconds: float = 0.0
+
+
+class Worker:
+    """Owns an engine. All methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        queue: QueueConfig,
+        worker: WorkerConfig,
+        *,
+        reload: Callable[[], Engine] | None = None,
+        on_lost: Callable[[EngineLost], None] | None = None,
+        is_fatal: Callable[[BaseException], bool] = lambda _error: False,
+        thread: ThreadPoolExecutor | None = None,
+    ) -> None:
+        """`thread` is the inference thread the engine was loaded in, if it was loaded already."""
+        self._engine = engine
+        self._queue = queue
+        self._config = worker
+        self._reload = reload
+        self._on_lost = on_lost
+        self._is_fatal = is_fatal
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="inference")
+        self._numbers = itertools.count()
+        self._pending: list[Job] = []
+        self._running: dict[int, Job] = {}
+        self._vocodes: list[tuple[Mel, asyncio.Future[FloatAudio]]] = []
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self._failures_in_row = 0
+        self.stats = WorkerStats()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine says of itself."""
+        return self._engine.info
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait for a slot."""
+        return sum(not job.background for job in self._pending)
+
+    @property
+    def running(self) -> int:
+        """Slots in use."""
+        return len(self._running)
+
+    def start(self) -> None:
+        """Starts the worker's task."""
+        self._task = asyncio.create_task(self._run(), name="inference worker")
+        self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Ends the task, fails what is left with `shutting_down`, and closes the engine."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._fail_all(ShuttingDown("the server is stopping"))
+        self._thread.submit(self._engine.close)
+        self._thread.shutdown(wait=False)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        *,
+        due: float,
+        admitted: bool = False,
+        background: bool = False,
+    ) -> Job:
+        """Queues a segment.
+
+        `admitted` marks a later segment of a request that was let in already, `background` one
+        that nobody listens to. Raises `Busy` where the queue is full.
+        """
+        if self._closing:
+            raise ShuttingDown("the server is stopping")
+        if self._task is None or self._task.done():
+            raise ModelUnavailable("the inference worker is not running")
+        if not (admitted or background) and self.pending >= self._queue.max_pending:
+            self.stats.refused += 1
+            raise Busy(f"{self.pending} requests are waiting already")
+        job = Job(prompt, sampling, due, background, next(self._numbers))
+        self.stats.jobs += 1
+        self._pending.append(job)
+        self._wake.set()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Forgets a job; a running one leaves its slot at the next burst boundary."""
+        job.cancelled = True
+        if job in self._pending:
+            self._pending.remove(job)
+        self._wake.set()
+
+    async def vocode(self, mel: Mel) -> FloatAudio:
+        """Audio of stored mel frames, made between two bursts. Raises `EngineFailed`."""
+        if self._closing or self._task is None or self._task.done():
+            raise ModelUnavailable("the inference worker is not running")
+        future: asyncio.Future[FloatAudio] = asyncio.get_running_loop().create_future()
+        self._vocodes.append((mel, future))
+        self._wake.set()
+        return await future
+
+    async def _run(self) -> None:
+        while True:
+            if not (self._pending or self._running or self._vocodes):
+                self._wake.clear()
+                await self._wake.wait()
+            try:
+                await self._serve_vocodes()
+                await self._take_turn()
+            except EngineLost:
+                raise
+            # one of the two broad excepts: whatever goes wrong, the worker goes on
+            except Exception as error:  # noqa: BLE001
+                await self._recover(error)
+
+    async def _take_turn(self) -> None:
+        turn = self._plan()
+        if not (turn.stops or turn.starts or turn.bursting):
+            return
+        await self._in_thread(self._do, turn)
+        self.stats.busy_s += turn.seconds
+        for slot, job, error in turn.failed_starts:
+            self._running.pop(slot, None)
+            _LOGGER.error("a segment could not be started: %s", error, exc_info=error)
+            job.fail(EngineFailed(f"the engine refused a segment: {type(error).__name__}"))
+            if self._is_fatal(error):
+                raise EngineLost(str(error)) from error
+        if turn.error is not None:
+            await self._recover(turn.error)
+            return
+        if turn.bursting:
+            self._failures_in_row = 0
+        for output in turn.outputs:
+            self._deliver(output, turn.seconds)
+
+    def _plan(self) -> _Turn:
+        """Chooses who leaves and who joins at this burst boundary."""
+        stops = [slot for slot, job in self._running.items() if job.cancelled]
+        for slot in stops:
+            del self._running[slot]
+        self._pending = [job for job in self._pending if not job.cancelled]
+        slots = self.info.slots
+        free = sorted(set(range(slots)) - self._running.keys())
+        starts: list[tuple[int, Job]] = []
+        now = asyncio.get_running_loop().time()
+        for job in sorted(self._pending, key=lambda j: (j.background, j.due, j.number)):
+            unhurried = job.background or job.due > now + _AHEAD_S
+            if not free and not job.background and (taken := self._evict_background()) is not None:
+                stops.append(taken)
+                free = [taken]
+            if not free or (unhurried and len(free) < 2 and slots > 1):
+                break
+            slot = free.pop(0)
+            starts.append((slot, job))
+            self._running[slot] = job
+            job.started_at = now
+        started = {id(job) for _, job in starts}
+        self._pending = [job for job in self._pending if id(job) not in started]
+        return _Turn(stops, starts, bursting=bool(self._running))
+
+    def _evict_background(self) -> int | None:
+        """The slot of a warm-up segment, which gives way; who wanted it may ask again."""
+        for slot, job in self._running.items():
+            if job.background:
+                job.fail(Busy("gave way to a listener"))
+                del self._running[slot]
+                return slot
+        return None
+
+    def _do(self, turn: _Turn) -> None:
+        """Runs on the inference thread."""
+        begin = time.perf_counter()
+        try:
+            for slot in turn.stops:
+                self._engine.stop(slot)
+            for slot, job in turn.starts:
+                try:
+                    self._engine.start(slot, job.prompt, job.sampling)
+                except Exception as error:  # noqa: BLE001 - reported by the worker task
+                    self._engine.stop(slot)
+                    turn.failed_starts.append((slot, job, error))
+            if turn.bursting:
+                turn.outputs = self._engine.burst(self._config.burst_steps)
+        except Exception as error:  # noqa: BLE001 - reported by the worker task
+            turn.error = error
+        turn.seconds = time.perf_counter() - begin
+
+    def _deliver(self, output: SlotOutput, seconds: float) -> None:
+        job = self._running.get(output.slot)
+        if job is None:
+            return
+        job.decode_s += seconds
+        if output.end is not None:
+            del self._running[output.slot]
+            self.stats.steps += output.steps
+        if not job.cancelled:
+            job.outputs.put_nowait(output)
+
+    async def _serve_vocodes(self) -> None:
+        waiting, self._vocodes = self._vocodes, []
+        for mel, future in waiting:
+            if future.done():
+                continue
+            try:
+                audio = await self._in_thread(self._engine.vocode, mel)
+            except EngineLost:
+                future.set_exception(EngineFailed("the engine is lost"))
+                raise
+            except Exception as error:
+                _LOGGER.error("vocoding failed: %s", error, exc_info=error)
+                if not future.done():
+                    future.set_exception(EngineFailed(f"vocoding failed: {type(error).__name__}"))
+            else:
+                if not future.done():
+                    future.set_result(audio)
+
+    async def _in_thread(self, function: Callable[..., _T], *args: object) -> _T:
+        """Runs a call on the inference thread; one that does not return within `stall_s` means
+        that the engine hangs, and nothing but a new process helps."""
+        future = asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        done, _ = await asyncio.wait([future], timeout=self._config.stall_s)
+        if not done:
+            raise EngineLost(f"the engine has not answered for {self._config.stall_s:g} s")
+        return future.result()
+
+    async def _recover(self, error: Exception) -> None:
+        """After a failing burst: fails what was running, resets or reloads the engine."""
+        self.stats.failures += 1
+        self._failures_in_row += 1
+        _LOGGER.error("the engine failed: %s", error, exc_info=error)
+        failed = EngineFailed(f"the engine failed: {type(error).__name__}")
+        running, self._running = list(self._running.values()), {}
+        for job in running:
+            job.fail(failed)
+        if self._is_fatal(error):
+            raise EngineLost(str(error)) from error
+        try:
+            if self._failures_in_row < self._config.reload_after_failures or self._reload is None:
+                await self._in_thread(self._engine.reset)
+                return
+            _LOGGER.warning("reloading the model after %d failures in a row", self._failures_in_row)
+            reload = self._reload
+            await self._in_thread(self._engine.close)
+            self._engine = await asyncio.get_running_loop().run_in_executor(self._thread, reload)
+            self.stats.reloads += 1
+            self._failures_in_row = 0
+        except EngineLost:
+            raise
+        except Exception as fault:
+            raise EngineLost(f"the engine could not be brought back: {fault}") from fault
+
+    def _fail_all(self, error: SpeechError) -> None:
+        for job in [*self._pending, *self._running.values()]:
+            job.fail(error)
+        for _, future in self._vocodes:
+            if not future.done():
+                future.set_exception(error)
+        self._pending.clear()
+        self._running.clear()
+        self._vocodes.clear()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The task never ends by itself but when the engine is lost; then the process must end."""
+        if task.cancelled() or self._closing:
+            return
+        error = task.exception() or EngineLost("the worker ended")
+        lost = error if isinstance(error, EngineLost) else EngineLost(repr(error))
+        _LOGGER.critical("the engine is lost: %s", lost)
+        self._fail_all(EngineFailed("the engine is lost; the server restarts"))
+        if self._on_lost is not None:
+            self._on_lost(lost)
+
+
+NEVER = math.inf
+"""`due` of a job that nobody waits for."""
