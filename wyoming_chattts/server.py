@@ -31,6 +31,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _ATTRIBUTION = Attribution(name="2noise", url="https://github.com/2noise/ChatTTS")
 _ABORT_S = 2.0
+_LAST_WORD_S = 1.0
 
 
 class Server:
@@ -255,9 +256,11 @@ class Server:
         error = ShuttingDown("the server is stopping")
         idle = [c for c in self._connections.values() if not c.busy]
         await asyncio.gather(*(connection.stop(error) for connection in idle))
-        if self._connections and self._lost is None:
+        if self._connections:
             _LOGGER.info("letting %d requests finish", len(self._connections))
-            await asyncio.wait(list(self._connections), timeout=self._config.server.drain_s)
+            # with the engine lost, all that is left to them is to hear of it
+            limit = self._config.server.drain_s if self._lost is None else _LAST_WORD_S
+            await asyncio.wait(list(self._connections), timeout=limit)
         left = list(self._connections.items())
         await asyncio.gather(*(connection.stop(error) for _, connection in left))
         if left:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -365,42 +364,66 @@ class _Request:
         ready: asyncio.Queue[_Segment | SpeechError | None] = asyncio.Queue(
             self.config.stream.segments_ahead
         )
-        reader = asyncio.create_task(self._read(pieces, ready), name="text")
+        arrived: asyncio.Queue[str | SpeechError | None] = asyncio.Queue()
+        tasks = [
+            asyncio.create_task(self._arrive(pieces, arrived), name="text arriving"),
+            asyncio.create_task(self._cut(arrived, ready), name="text cutting"),
+        ]
         try:
             await self._play(ready)
         finally:
-            reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await reader
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             for flight in self.flights:
                 self.speech.leave(flight)
             self.timings.total = loop.time() - self.begin
 
-    async def _read(
+    async def _arrive(
+        self, pieces: AsyncIterator[str], arrived: "asyncio.Queue[str | SpeechError | None]"
+    ) -> None:
+        """Takes pieces as they come, so that the end of the text is known when it is there."""
+        text = self.config.text
+        try:
+            async for piece in pieces:
+                arrived.put_nowait(self._bounded(piece))
+                if self.timings.characters > text.max_chars:
+                    _LOGGER.warning("a text is cut at %d characters", text.max_chars)
+                    break
+        except SpeechError as error:
+            arrived.put_nowait(error)
+            return
+        self.text_ended = asyncio.get_running_loop().time()
+        arrived.put_nowait(None)
+
+    async def _cut(
         self,
-        pieces: AsyncIterator[str],
+        arrived: "asyncio.Queue[str | SpeechError | None]",
         ready: "asyncio.Queue[_Segment | SpeechError | None]",
     ) -> None:
         """Cuts the text into segments and sets each one flying."""
         text = self.config.text
         segmenter = Segmenter(text.segment_chars, text.first_segment_chars)
+        idle_s = text.flush_ms / 1000 or None
+        flushed = True
         try:
-            async with aclosing(_with_idle_flush(pieces, text.flush_ms / 1000)) as arriving:
-                async for piece in arriving:
-                    segments = (
-                        segmenter.finish()
-                        if piece is None
-                        else segmenter.feed(self._bounded(piece))
-                    )
-                    for segment in segments:
-                        await self._segment(segment, ready)
-                    if self.timings.characters > text.max_chars:
-                        _LOGGER.warning("a text is cut at %d characters", text.max_chars)
-                        break
-            for segment in segmenter.finish():
-                await self._segment(segment, ready)
-            self.text_ended = asyncio.get_running_loop().time()
-            await ready.put(None)
+            while True:
+                try:
+                    async with asyncio.timeout(None if flushed else idle_s):
+                        piece = await arrived.get()
+                except TimeoutError:
+                    # the stream pauses: what is there is spoken
+                    piece, segments, flushed = "", segmenter.finish(), True
+                else:
+                    if isinstance(piece, SpeechError):
+                        raise piece
+                    segments = segmenter.finish() if piece is None else segmenter.feed(piece)
+                    flushed = False
+                for segment in segments:
+                    await self._segment(segment, ready)
+                if piece is None:
+                    await ready.put(None)
+                    return
         except SpeechError as error:
             await ready.put(error)
 
@@ -506,37 +529,6 @@ class _Request:
         except TimeoutError:
             late = "first audio" if self.timings.first_audio is None else "the whole text"
             raise DeadlineExceeded(f"{late} took longer than its deadline") from None
-
-
-async def _with_idle_flush(
-    pieces: AsyncIterator[str], idle_s: float
-) -> AsyncGenerator[str | None, None]:
-    """The pieces, with None wherever nothing came for `idle_s` (0: never)."""
-    flushed = True
-    upcoming: asyncio.Task[str | None] | None = None
-    try:
-        while True:
-            upcoming = upcoming or asyncio.create_task(_next(pieces), name="next piece")
-            timeout = None if flushed or idle_s == 0 else idle_s
-            done, _ = await asyncio.wait([upcoming], timeout=timeout)
-            if not done:
-                flushed = True
-                yield None
-                continue
-            piece = upcoming.result()
-            if piece is None:
-                return
-            upcoming = None
-            flushed = False
-            yield piece
-    finally:
-        if upcoming is not None:
-            upcoming.cancel()
-            await asyncio.gather(upcoming, return_exceptions=True)
-
-
-async def _next(pieces: AsyncIterator[str]) -> str | None:
-    return await anext(pieces, None)
 
 
 async def whole(text: str) -> AsyncGenerator[str, None]:

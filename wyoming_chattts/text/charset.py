@@ -12,10 +12,12 @@ from pathlib import Path
 
 from opencc import OpenCC
 
+from ..engine.layout import CONTROL_TOKENS as ALL_TOKENS
+
 CONTROL_TOKENS = frozenset({"laugh", "uv_break", "lbreak"})
 """Paralinguistic tokens, the only ones that a text may contain."""
 
-_TOKEN = re.compile(r"(\[[a-z_0-9]+\])")
+_TOKEN = re.compile("(" + "|".join(re.escape(token) for token in ALL_TOKENS) + ")", re.IGNORECASE)
 _HANZI = "一-鿿"
 _PAUSES = str.maketrans(
     {
