@@ -384,31 +384,35 @@ async def test_a_long_text_is_cut_where_that_is_set(
 async def test_the_start_of_a_stream_is_spoken_before_its_end(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async with running_server(
-        monkeypatch, make_engine, data_dir=str(tmp_path), **{"text.flush_ms": 0}
-    ) as running:
-        async with AsyncClient.from_uri(running.uri) as client:
-            await client.write_event(SynthesizeStart().event())
-            await client.write_event(SynthesizeChunk("The first sentence is here. And ").event())
-            while (event := await client.read_event()) is not None and event.type != "audio-chunk":
-                assert event.type == "audio-start"
-            await client.write_event(SynthesizeChunk("so is the second.").event())
-            await client.write_event(SynthesizeStop().event())
-            answer = await collect(client, streamed=True)
-            assert answer.types[-2:] == ["audio-stop", "synthesize-stopped"]
+    async with (
+        running_server(
+            monkeypatch, make_engine, data_dir=str(tmp_path), **{"text.flush_ms": 0}
+        ) as running,
+        AsyncClient.from_uri(running.uri) as client,
+    ):
+        await client.write_event(SynthesizeStart().event())
+        await client.write_event(SynthesizeChunk("The first sentence is here. And ").event())
+        while (event := await client.read_event()) is not None and event.type != "audio-chunk":
+            assert event.type == "audio-start"
+        await client.write_event(SynthesizeChunk("so is the second.").event())
+        await client.write_event(SynthesizeStop().event())
+        answer = await collect(client, streamed=True)
+        assert answer.types[-2:] == ["audio-stop", "synthesize-stopped"]
 
 
 async def test_a_stream_that_pauses_is_spoken_so_far(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async with running_server(
-        monkeypatch, make_engine, data_dir=str(tmp_path), **{"text.flush_ms": 50}
-    ) as running:
-        async with AsyncClient.from_uri(running.uri) as client:
-            await client.write_event(SynthesizeStart().event())
-            await client.write_event(SynthesizeChunk("No end in sight").event())
-            event = await asyncio.wait_for(client.read_event(), 20)
-            assert event is not None and event.type == "audio-start"
+    async with (
+        running_server(
+            monkeypatch, make_engine, data_dir=str(tmp_path), **{"text.flush_ms": 50}
+        ) as running,
+        AsyncClient.from_uri(running.uri) as client,
+    ):
+        await client.write_event(SynthesizeStart().event())
+        await client.write_event(SynthesizeChunk("No end in sight").event())
+        event = await asyncio.wait_for(client.read_event(), 20)
+        assert event is not None and event.type == "audio-start"
 
 
 async def test_several_requests_on_one_connection_come_in_order(

@@ -6,6 +6,7 @@ missing cache costs speed, never speech. The folder may be deleted while the ser
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -31,6 +32,7 @@ _MAGIC = b"WCT1"
 _HEADER = struct.Struct("<4sI")
 _SQLITE_TIMEOUT_S = 0.2
 _RETRY_S = 5.0
+_CLOSE_S = 2.0
 _PHRASE_LIMIT_BYTES = 8 * 1024 * 1024
 _PHRASE_CHARS = 300
 _FAULTS = (
@@ -163,8 +165,10 @@ class SegmentCache:
         return await self._submit(self._stats, self._empty_stats())
 
     async def close(self) -> None:
-        """Closes the files."""
-        await self._submit(self._close, None)
+        """Closes the files, unless something holds them up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.shield(self._submit(self._close, None))
         self._thread.shutdown(wait=False)
 
     def _submit(self, call: Callable[[], _T], otherwise: _T) -> asyncio.Future[_T]:
@@ -189,13 +193,15 @@ class SegmentCache:
                 type(error).__name__,
                 error,
             )
-            self._close()
-            self._set_aside_if_damaged(error)
+            if not isinstance(error, diskcache.Timeout):
+                self._close()
+                self._set_aside_if_damaged(error)
             return otherwise
 
     def _open(self, name: str, limit: int) -> diskcache.Cache:
         folder = self._folder / name
         folder.mkdir(parents=True, exist_ok=True)
+        _check_unlocked(self._database(name))
         return diskcache.Cache(
             str(folder),
             disk=PlainDisk,
@@ -308,6 +314,17 @@ class SegmentCache:
             _LOGGER.warning("the cache database was damaged; starting with an empty one")
         except OSError as fault:
             _LOGGER.debug("cannot move the damaged cache away: %s", fault)
+
+
+def _check_unlocked(database: Path) -> None:
+    """Raises `sqlite3.OperationalError` if another process holds a database; diskcache would wait
+    for it for a minute."""
+    if not database.exists():
+        return
+    with contextlib.closing(sqlite3.connect(database, timeout=_SQLITE_TIMEOUT_S)) as probe:
+        probe.isolation_level = None
+        probe.execute("BEGIN IMMEDIATE")
+        probe.execute("ROLLBACK")
 
 
 def _unwrap(value: object) -> bytes | None:

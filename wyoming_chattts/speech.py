@@ -1,8 +1,8 @@
 """A text, whole or arriving in pieces, and a voice → a stream of PCM.
 
-Segments are looked up in the cache or made by the worker; the same segment asked for twice at once
-is made once, and both hear it as it is made (a *flight*). Segments of one request are made ahead
-and played in order. Runs on the event loop; text work and cache files have threads of their own.
+Text is cut into segments and brought into its spoken form in the text thread; each segment is a
+flight (see `flights`). Segments of one request are made ahead and played in order. Runs on the
+event loop.
 """
 
 import asyncio
@@ -12,39 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import numpy as np
-
-from .audio import NOTHING_TO_SAY_MS, SegmentAudio, duration_s, silence
-from .cache import SegmentCache, cache_key
+from .audio import NOTHING_TO_SAY_MS, duration_s, silence
+from .cache import SegmentCache
 from .config import Config
-from .engine.base import (
-    EMPTY_AUDIO,
-    STEPS_PER_SECOND,
-    End,
-    Mel,
-    Prompt,
-    Sampling,
-    expected_steps,
-)
-from .errors import (
-    DeadlineExceeded,
-    EngineFailed,
-    ModelUnavailable,
-    ShuttingDown,
-    SpeechError,
-    TextTooLong,
-)
-from .text.frontend import VERSION as FRONT_END_VERSION
+from .engine.base import STEPS_PER_SECOND, expected_steps
+from .errors import DeadlineExceeded, EngineFailed, ModelUnavailable, SpeechError, TextTooLong
+from .flights import Flight, Flights
 from .text.frontend import FrontEnd, Spoken
 from .text.segment import Segmenter
 from .voices import Voice
-from .worker import NEVER, Job, Worker
+from .worker import NEVER, Worker
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-_KEY_FORMAT = 1
-_MEL_BINS = 100
 
 Sink = Callable[[bytes], Awaitable[None]]
 """Takes PCM; awaits where the listener is slow."""
@@ -64,50 +44,6 @@ class Timings:
     fallback: bool = False
 
 
-@dataclass(eq=False)
-class Flight:
-    """One segment being made, for whoever listens."""
-
-    key: str
-    chunks: list[bytes] = field(default_factory=list)
-    done: bool = False
-    error: SpeechError | None = None
-    from_cache: bool = False
-    listeners: int = 0
-    job: Job | None = None
-    task: asyncio.Task[None] | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def push(self, pcm: bytes) -> None:
-        """Adds audio."""
-        if pcm:
-            self.chunks.append(pcm)
-            self._notify()
-
-    def end(self, error: SpeechError | None = None) -> None:
-        """No more will come."""
-        self.done, self.error = True, error
-        self._notify()
-
-    def _notify(self) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
-
-    async def listen(self) -> AsyncGenerator[bytes, None]:
-        """All audio from the beginning, as it is made. Raises the flight's error."""
-        at = 0
-        while True:
-            while at < len(self.chunks):
-                yield self.chunks[at]
-                at += 1
-            if self.done:
-                if self.error is not None:
-                    # a new object: an exception must not collect the tracebacks of all listeners
-                    raise type(self.error)(*self.error.args)
-                return
-            await self.changed.wait()
-
-
 @dataclass(frozen=True, slots=True)
 class _Segment:
     flight: Flight
@@ -121,11 +57,9 @@ class Speech:
 
     def __init__(self, config: Config, cache: SegmentCache) -> None:
         self._config = config
-        self._cache = cache
+        self.flights = Flights(config, cache)
         self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="text")
         self._front_end: FrontEnd | None = None
-        self._flights: dict[str, Flight] = {}
-        self._background: set[asyncio.Task[None]] = set()
         self.worker: Worker | None = None
         self.fallback: Worker | None = None
         self.active = 0
@@ -135,11 +69,8 @@ class Speech:
         await self._in_text_thread(lambda: self._front().warm_up())
 
     async def close(self) -> None:
-        """Waits for cache writes, and ends flights that are left."""
-        for flight in list(self._flights.values()):
-            if flight.task is not None:
-                flight.task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        """Waits for cache writes, and ends what is left."""
+        await self.flights.close()
         self._text_thread.shutdown(wait=False)
 
     async def speak(
@@ -175,158 +106,6 @@ class Speech:
     async def spoken(self, text: str, language: str) -> Spoken:
         """The front end's answer for one segment."""
         return await self._in_text_thread(lambda: self._front().speak(text, language))
-
-    def flight(
-        self,
-        worker: Worker,
-        spoken: Spoken,
-        voice: Voice,
-        *,
-        due: float,
-        admitted: bool,
-        background: bool,
-    ) -> Flight:
-        """Joins the flight of a segment, or begins one. Leave it with `leave()`."""
-        prompt, sampling = self._prompt(spoken, voice)
-        key = self._key(worker, prompt, sampling)
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = Flight(key)
-            self._flights[key] = flight
-            flight.task = asyncio.create_task(
-                self._fly(flight, worker, prompt, sampling, due, admitted, background),
-                name="segment",
-            )
-        elif flight.job is not None and not background:
-            # somebody listens now to what was warm-up, or sooner than the first one needed it
-            flight.job.background = False
-            flight.job.due = min(flight.job.due, due)
-        flight.listeners += 1
-        return flight
-
-    def leave(self, flight: Flight) -> None:
-        """A listener goes; the last one ends the work."""
-        flight.listeners -= 1
-        if flight.listeners == 0 and not flight.done and flight.task is not None:
-            self._flights.pop(flight.key, None)
-            flight.task.cancel()
-
-    def remember(self, text: str, voice: Voice) -> None:
-        """Counts a phrase for later warm-ups, in the background."""
-        self._in_background(self._cache.remember(text.strip(), voice.name))
-
-    def _prompt(self, spoken: Spoken, voice: Voice) -> tuple[Prompt, Sampling]:
-        s = self._config.sampling
-        prompt = Prompt(spoken.text, voice.embedding, voice.style, s.refine, spoken.language)
-        sampling = Sampling(
-            temperature=voice.temperature,
-            top_p=s.top_p,
-            top_k=s.top_k,
-            repetition_penalty=s.repetition_penalty,
-            min_steps=s.min_steps,
-            max_steps=s.max_steps,
-            seed=s.seed,
-        )
-        return prompt, sampling
-
-    def _key(self, worker: Worker, prompt: Prompt, sampling: Sampling) -> str:
-        mel = self._stores_mel(worker)
-        style = prompt.style
-        return cache_key(
-            {
-                "format": _KEY_FORMAT,
-                "engine": worker.info.identity,
-                "front_end": FRONT_END_VERSION,
-                "text": prompt.text,
-                "language": prompt.language if not worker.info.cacheable else None,
-                "speaker": prompt.speaker.hex() if prompt.speaker is not None else None,
-                "style": [style.speed, style.oral, style.laugh, style.pause],
-                "refine": prompt.refine,
-                "sampling": [
-                    sampling.temperature,
-                    sampling.top_p,
-                    sampling.top_k,
-                    sampling.repetition_penalty,
-                    sampling.min_steps,
-                    sampling.max_steps,
-                    sampling.seed,
-                ],
-                "output": "mel" if mel else self._config.audio.model_dump(),
-            }
-        )
-
-    def _stores_mel(self, worker: Worker) -> bool:
-        return self._config.cache.granularity == "mel" and worker.info.has_mel
-
-    async def _fly(
-        self,
-        flight: Flight,
-        worker: Worker,
-        prompt: Prompt,
-        sampling: Sampling,
-        due: float,
-        admitted: bool,
-        background: bool,
-    ) -> None:
-        try:
-            if worker.info.cacheable and await self._from_cache(flight, worker):
-                return
-            flight.job = worker.submit(
-                prompt, sampling, due=due, admitted=admitted, background=background
-            )
-            await self._from_engine(flight, worker, flight.job)
-        except SpeechError as error:
-            flight.end(error)
-        except asyncio.CancelledError:
-            flight.end(ShuttingDown("the segment was given up"))
-            raise
-        finally:
-            if flight.job is not None:
-                worker.cancel(flight.job)
-            if self._flights.get(flight.key) is flight:
-                del self._flights[flight.key]
-
-    async def _from_cache(self, flight: Flight, worker: Worker) -> bool:
-        value = await self._cache.get(flight.key)
-        if value is None:
-            return False
-        flight.from_cache = True
-        if not self._stores_mel(worker):
-            flight.push(value)
-        else:
-            mel: Mel = np.frombuffer(value, dtype=np.float16).reshape(_MEL_BINS, -1)
-            shape = SegmentAudio(self._config.audio)
-            flight.push(shape.push(await worker.vocode(mel)) + shape.finish())
-        flight.end()
-        return True
-
-    async def _from_engine(self, flight: Flight, worker: Worker, job: Job) -> None:
-        shape = SegmentAudio(self._config.audio)
-        mels: list[Mel] = []
-        end: End | None = None
-        async for output in job:
-            if output.audio.size:
-                flight.push(shape.push(output.audio))
-            if output.mel is not None:
-                mels.append(output.mel)
-            end = output.end
-        flight.push(shape.finish())
-        if not flight.chunks:
-            raise EngineFailed("the engine made no sound for a segment")
-        if end is End.LIMIT:
-            _LOGGER.warning("a segment was cut at %d steps without an end", job.sampling.max_steps)
-        flight.end()
-        if end is End.COMPLETE and worker.info.cacheable:
-            value = _mel_bytes(mels) if self._stores_mel(worker) else b"".join(flight.chunks)
-            self._in_background(self._cache.put(flight.key, value))
-
-    def _in_background(self, work: Awaitable[None]) -> None:
-        async def run() -> None:
-            await work
-
-        task = asyncio.create_task(run(), name="cache write")
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     def _front(self) -> FrontEnd:
         if self._front_end is None:
@@ -376,7 +155,7 @@ class _Request:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             for flight in self.flights:
-                self.speech.leave(flight)
+                self.speech.flights.leave(flight)
             self.timings.total = loop.time() - self.begin
 
     async def _arrive(
@@ -390,8 +169,8 @@ class _Request:
                 if self.timings.characters > text.max_chars:
                     _LOGGER.warning("a text is cut at %d characters", text.max_chars)
                     break
-        except SpeechError as error:
-            arrived.put_nowait(error)
+        except Exception as error:  # noqa: BLE001 - raised where the request is played
+            arrived.put_nowait(_as_speech_error(error))
             return
         self.text_ended = asyncio.get_running_loop().time()
         arrived.put_nowait(None)
@@ -424,8 +203,8 @@ class _Request:
                 if piece is None:
                     await ready.put(None)
                     return
-        except SpeechError as error:
-            await ready.put(error)
+        except Exception as error:  # noqa: BLE001 - raised where the request is played
+            await ready.put(_as_speech_error(error))
 
     def _bounded(self, piece: str) -> str:
         """The piece, cut where the text gets too long. Raises `TextTooLong` if that is not set."""
@@ -453,7 +232,7 @@ class _Request:
         due = now if first else max(now, self.played_until) + self.queued_s
         expected_s = expected_steps(spoken.text) / STEPS_PER_SECOND
         self.queued_s += expected_s
-        flight = self.speech.flight(
+        flight = self.speech.flights.join(
             self.worker,
             spoken,
             self.voice,
@@ -464,7 +243,7 @@ class _Request:
         self.flights.append(flight)
         self.timings.segments += 1
         if not self.background:
-            self.speech.remember(text, self.voice)
+            self.speech.flights.remember(text, self.voice)
         await ready.put(_Segment(flight, spoken.pause, expected_s))
 
     async def _play(self, ready: "asyncio.Queue[_Segment | SpeechError | None]") -> None:
@@ -500,7 +279,7 @@ class _Request:
         self.timings.cache_hits += flight.from_cache
         self.timings.shared += flight.listeners > 1
         self.flights.remove(flight)
-        self.speech.leave(flight)
+        self.speech.flights.leave(flight)
 
     async def _send(self, pcm: bytes) -> None:
         now = asyncio.get_running_loop().time()
@@ -531,11 +310,14 @@ class _Request:
             raise DeadlineExceeded(f"{late} took longer than its deadline") from None
 
 
+def _as_speech_error(error: Exception) -> SpeechError:
+    """The error itself, or for a fault of ours one that may go to the client."""
+    if isinstance(error, SpeechError):
+        return error
+    _LOGGER.error("the text could not be prepared: %s", error, exc_info=error)
+    return EngineFailed("the text could not be prepared")
+
+
 async def whole(text: str) -> AsyncGenerator[str, None]:
     """A text that is there at once, as pieces."""
     yield text
-
-
-def _mel_bytes(mels: list[Mel]) -> bytes:
-    joined = np.concatenate(mels, axis=1) if mels else EMPTY_AUDIO.reshape(_MEL_BINS, 0)
-    return np.ascontiguousarray(joined, dtype=np.float16).tobytes()
