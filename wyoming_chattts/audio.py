@@ -26,72 +26,68 @@ _SILENCE_RMS = 10 ** (-50 / 20)
 
 @dataclass(slots=True)
 class SegmentAudio:
-    """The audio of one segment on its way out."""
+    """The audio of one segment on its way out. What it gives does not depend on the pieces."""
 
     config: AudioConfig
     gain_db: float = 0.0
     _rest: FloatAudio = field(default_factory=lambda: EMPTY_AUDIO)
-    _held: list[FloatAudio] = field(default_factory=list)
-    _sounding: bool = False
+    """Less than a window."""
+    _pending: FloatAudio = field(default_factory=lambda: EMPTY_AUDIO)
+    """Whole windows that were not given out yet."""
+    _sound: int = 0
+    """Samples of `_pending` up to the end of the last window with sound."""
+    _started: bool = False
 
     def push(self, audio: FloatAudio) -> bytes:
         """Takes samples; returns the PCM that can be sent now."""
         audio = np.concatenate([self._rest, audio])
         whole = audio.size // _WINDOW * _WINDOW
         self._rest = audio[whole:]
-        return self._pcm(self._release(audio[:whole].reshape(-1, _WINDOW)))
+        self._take(audio[:whole])
+        # the last samples of sound stay, to be faded out if it turns out that they are the last
+        return self._give(self._sound - self._fade)
 
     def finish(self) -> bytes:
         """The segment's end: returns the rest, faded out."""
-        last = self._rest
-        self._rest = EMPTY_AUDIO
-        held = np.concatenate([*self._held, last]) if self._sounding else EMPTY_AUDIO
-        self._held.clear()
-        if held.size and _rms(last) < _SILENCE_RMS:
-            held = held[: _samples(self.config.tail_ms) + self._fade]
-        return self._pcm(_fade_out(held, self._fade))
+        if _rms(self._rest) >= _SILENCE_RMS:
+            self._take(np.pad(self._rest, (0, _WINDOW - self._rest.size)))
+        end = min(self._pending.size, self._sound + _samples(self.config.tail_ms))
+        last = self._pending[: end if self._started else 0]
+        self._pending = self._rest = EMPTY_AUDIO
+        return self._pcm(_fade_out(last, self._fade))
 
     @property
     def _fade(self) -> int:
         return _samples(self.config.fade_ms)
 
-    def _release(self, windows: FloatAudio) -> FloatAudio:
-        """The samples of windows `[n, window]` that are followed by sound, or are it."""
-        loud = np.sqrt((windows**2).mean(axis=1)) >= _SILENCE_RMS
-        out: list[FloatAudio] = []
-        if not self._sounding:
-            if not loud.any():
-                self._hold(windows, _samples(self.config.lead_ms))
-                return EMPTY_AUDIO
-            first = int(loud.argmax())
-            self._hold(windows[:first], _samples(self.config.lead_ms))
-            start = np.concatenate([*self._held, windows[first]])
-            out.append(_fade_in(start, self._fade))
-            self._held.clear()
-            self._sounding = True
-            windows, loud = windows[first + 1 :], loud[first + 1 :]
-        last = int(np.flatnonzero(loud)[-1]) + 1 if loud.any() else 0
-        if last:
-            out += [*self._held, windows[:last].reshape(-1)]
-            self._held.clear()
-        self._held.append(windows[last:].reshape(-1))
-        # enough is held back to fade out whatever turns out to be the end
-        return self._keep_fade(np.concatenate(out) if out else EMPTY_AUDIO)
+    def _take(self, audio: FloatAudio) -> None:
+        """Appends whole windows, and notes where the last sound is."""
+        before = self._pending.size
+        self._pending = np.concatenate([self._pending, audio])
+        windows = audio.reshape(-1, _WINDOW)
+        loud = np.flatnonzero(np.sqrt((windows**2).mean(axis=1)) >= _SILENCE_RMS)
+        lead = _samples(self.config.lead_ms)
+        if not self._started:
+            if not loud.size:
+                # leading silence: no more of it than may stay
+                keep = max(0, self._pending.size - lead)
+                self._pending = self._pending[keep:]
+                return
+            first = before + int(loud[0]) * _WINDOW
+            cut = max(0, first - lead)
+            before -= cut
+            self._pending = _fade_in(self._pending[cut:], self._fade)
+            self._started = True
+        if loud.size:
+            self._sound = before + (int(loud[-1]) + 1) * _WINDOW
 
-    def _keep_fade(self, out: FloatAudio) -> FloatAudio:
-        if out.size <= self._fade:
-            if out.size:
-                self._held.insert(0, out)
-            return EMPTY_AUDIO
-        if sum(part.size for part in self._held) < self._fade:
-            split = out.size - self._fade
-            self._held.insert(0, out[split:])
-            return out[:split]
-        return out
-
-    def _hold(self, windows: FloatAudio, limit: int) -> None:
-        held = np.concatenate([*self._held, windows.reshape(-1)])
-        self._held = [held[max(0, held.size - limit) :]]
+    def _give(self, count: int) -> bytes:
+        """Gives out the first `count` pending samples."""
+        if count <= 0:
+            return b""
+        out, self._pending = self._pending[:count], self._pending[count:]
+        self._sound -= count
+        return self._pcm(out)
 
     def _pcm(self, audio: FloatAudio) -> bytes:
         return to_pcm16(audio, self.config.gain_db + self.gain_db)

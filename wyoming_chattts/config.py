@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlparse
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -45,6 +46,8 @@ class ServerConfig(Section):
     def _uri(cls, value: str) -> str:
         if not value.startswith(("tcp://", "unix://")):
             raise ValueError("must start with tcp:// or unix://")
+        if value.startswith("tcp://") and urlparse(value).port is None:
+            raise ValueError("needs a port")
         return value
 
 

@@ -113,8 +113,6 @@ class Server:
                 server = await asyncio.start_unix_server(self._accept, path, limit=limit)
                 self.uri = f"unix://{path}"
             else:
-                if uri.port is None:
-                    raise ConfigError(f"server.uri: {self._config.server.uri} has no port")
                 server = await asyncio.start_server(
                     self._accept, uri.hostname, uri.port, limit=limit
                 )

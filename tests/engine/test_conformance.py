@@ -193,11 +193,10 @@ def test_logits_processors_are_equal_on_random_inputs() -> None:
         expected = scores.softmax(dim=-1)
         counts = F.one_hot(drawn[:, -16:], AUDIO_VOCAB).sum(1)
         one = torch.ones((1, 1))
-        weights, ids = candidates(
+        kept, ids = candidates(
             logits, counts, one * 0.3, one * 1.05, one * 0.7, (one * 20).long(), 20
         )
-        ours = torch.zeros_like(logits).scatter_(1, ids, weights)
-        ours /= ours.sum(dim=-1, keepdim=True)
+        ours = torch.zeros_like(logits).scatter_(1, ids, kept.softmax(dim=-1))
         torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
 
 

@@ -4,26 +4,29 @@ import argparse
 from pathlib import Path
 
 from ..config import Config
+from ..errors import ConfigError
 
 HELP = "download or verify the model, or make a synthetic one"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of this command."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("download", help="fetch the ChatTTS weights from the hub")
-    actions.add_parser("verify", help="check the files of the model")
-    synthesize = actions.add_parser(
-        "synthesize", help="write a checkpoint of random numbers: noise, not a voice"
+    parser.add_argument(
+        "action",
+        choices=["download", "verify", "synthesize"],
+        help="fetch the weights from the hub; check the files; or write a checkpoint of random "
+        "numbers, whose speech is noise, not a voice",
     )
-    synthesize.add_argument("dir", type=Path)
-    synthesize.add_argument("--size", choices=["tiny", "full"], default="tiny")
-    synthesize.add_argument("--seed", type=int, default=1)
+    parser.add_argument("dir", type=Path, nargs="?", help="synthesize: where to")
+    parser.add_argument("--size", choices=["tiny", "full"], default="tiny", help="synthesize")
+    parser.add_argument("--seed", type=int, default=1, help="synthesize")
 
 
 def run(config: Config, options: argparse.Namespace) -> int:
     """Does what was asked."""
     if options.action == "synthesize":
+        if options.dir is None:
+            raise ConfigError("model synthesize: give a folder")
         from ..engine.synthetic import synthesize_checkpoint
 
         print("what this checkpoint will say is noise, not a voice: its weights are random numbers")

@@ -218,8 +218,11 @@ def download(
     # imported here: it takes 0.3 s, and most starts need no download
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import logging as hub_logging
     from tqdm.auto import tqdm
 
+    # the hub logs each retry by a handler of its own; what matters is in our error
+    hub_logging.set_verbosity_error()
     done = 0
     total = _TOTAL_BYTES
 

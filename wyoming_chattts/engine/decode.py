@@ -97,7 +97,7 @@ class Decode:
         rows, steps, done = self._rows[part], self.steps[part], self.done[part]
         at = steps.clamp(max=self.max_steps - 1)
         logits = F.linear(hidden, self._heads).view(-1, CODEBOOKS, AUDIO_VOCAB)
-        weights, ids = candidates(
+        scores, ids = candidates(
             logits,
             self._counts(part),
             self._temperature[part],
@@ -107,8 +107,8 @@ class Decode:
             self.max_k,
         )
         early = (steps < self._min_steps[part])[:, None, None]
-        weights = weights.masked_fill(early & (ids == END_CODE), 0.0)
-        codes = draw(weights, ids, self.noise[rows, steps % (2 * NOISE_BLOCK)])
+        scores = scores.masked_fill(early & (ids == END_CODE), -torch.inf)
+        codes = draw(scores, ids, self.noise[rows, steps % (2 * NOISE_BLOCK)])
         ended = (codes == END_CODE).any(1)
         # a done slot's buffers must not change: what lies there may still be read
         self.hidden[rows, at] = torch.where(done[:, None], self.hidden[rows, at], hidden)

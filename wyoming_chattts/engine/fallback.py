@@ -41,6 +41,8 @@ _CHINESE = re.compile(r"[⺀-鿿豈-﫿＀-￯]")
 _CONTROL_TOKEN = re.compile(r"\[[a-z_0-9]+\]", re.IGNORECASE)
 _SPEAKABLE = re.compile(r"\w")
 _SLOTS = 4
+_LEVEL = 0.5
+"""espeak-ng speaks up to full scale, louder than ChatTTS; resampled, its peaks would clip."""
 
 _Callback = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
@@ -141,7 +143,7 @@ class FallbackEngine:
         if not parts:
             return EMPTY_AUDIO
         audio: FloatAudio = soxr.resample(np.concatenate(parts), engine.rate, SAMPLE_RATE)
-        return audio
+        return audio * _LEVEL
 
     def _runs(self, prompt: Prompt) -> list[tuple[str, str]]:
         """(voice, text) of the Chinese and other runs of a text."""

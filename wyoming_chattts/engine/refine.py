@@ -68,7 +68,7 @@ class Refine:
     def _draw(self) -> int:
         logits = F.linear(self._hidden, self._head)
         one = torch.ones((1, 1), device=logits.device)
-        weights, ids = candidates(
+        scores, ids = candidates(
             logits,
             torch.zeros_like(logits),
             one * _TEMPERATURE,
@@ -78,7 +78,7 @@ class Refine:
             _TOP_K,
         )
         noise = torch.empty_like(logits).exponential_(generator=self._generator)
-        return int(draw(weights, ids, noise))
+        return int(draw(scores, ids, noise))
 
     def _step(self, embedded: torch.Tensor) -> torch.Tensor:
         """Hidden state `[1, hidden]` of one more token."""

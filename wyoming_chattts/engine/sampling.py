@@ -2,8 +2,8 @@
 
 Per codebook: temperature, repetition penalty raised to the count over the last 16 steps, top-p,
 then top-k with at least three kept, softmax, one draw. The draw is an exponential race
-(`argmax(p / e)` with `e ~ Exp(1)`), which is a multinomial draw without a host sync; its noise
-comes from the segment's own seed. After the ChatTTS package's `model/processors.py`.
+(`argmax(p / e)` with `e ~ Exp(1)`, in the log domain), which is a multinomial draw without a host
+sync; its noise comes from the segment's own seed. After `model/processors.py` of ChatTTS.
 """
 
 import torch
@@ -21,23 +21,24 @@ def candidates(
     top_k: torch.Tensor,
     max_k: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights and ids of the tokens that may be drawn, best first; both `[..., max_k]`.
+    """Scores and ids of the tokens that may be drawn, best first; both `[..., max_k]`.
 
     `logits` and `counts` are `[..., vocab]`; the four parameters broadcast against `[..., 1]`.
     `counts` says how often each token came within the window. Tokens that are filtered out have
-    weight 0; the others have their softmax probability before filtering.
+    the score -inf; the softmax of the others is what is drawn from.
     """
     scores = logits / temperature
     alpha = penalty.pow(counts)
     scores = torch.where(scores < 0, scores * alpha, scores / alpha)
-    probabilities, ids = scores.softmax(dim=-1).topk(min(max_k, logits.shape[-1]), dim=-1)
-    rank = torch.arange(probabilities.shape[-1], device=logits.device)
+    best, ids = scores.topk(min(max_k, logits.shape[-1]), dim=-1)
+    probabilities = (best - scores.logsumexp(dim=-1, keepdim=True)).exp()
+    rank = torch.arange(best.shape[-1], device=logits.device)
     before = probabilities.cumsum(dim=-1) - probabilities
     kept = ((before < top_p) | (rank < MIN_KEPT)) & (rank < top_k.clamp(min=MIN_KEPT))
-    return probabilities * kept, ids
+    return best.masked_fill(~kept, -torch.inf), ids
 
 
-def draw(weights: torch.Tensor, ids: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """One id per row: `[...]` from weights and ids `[..., k]` and noise `[..., vocab]`."""
-    race = weights / noise.gather(-1, ids)
+def draw(scores: torch.Tensor, ids: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """One id per row: `[...]` from scores and ids `[..., k]` and noise `[..., vocab]`."""
+    race = scores - noise.gather(-1, ids).log()
     return ids.gather(-1, race.argmax(dim=-1, keepdim=True)).squeeze(-1)

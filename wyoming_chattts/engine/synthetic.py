@@ -74,7 +74,10 @@ def _tensor(name: str, shape: tuple[int, ...], generator: torch.Generator) -> to
     if name.startswith("emb_"):
         return 0.5 * normal
     fan_in = math.prod(shape[1:]) if len(shape) > 1 else shape[0]
-    gain = 0.3 if name.startswith("layers.") else 1.0
+    # attention that picks rather than averages, so that what is said shows in what is heard
+    gain = 1.0
+    if name.startswith("layers."):
+        gain = 1.5 if ("q_proj" in name or "k_proj" in name) else 0.7
     return normal * (gain / math.sqrt(fan_in))
 
 
