@@ -29,12 +29,20 @@ _PAUSES = str.maketrans(
         "\n": "，",
     }
 )
-_ASCII_IN_CHINESE = re.compile(rf"(?<=[{_HANZI}])\s*([,.])\s*|\s*([,.])\s*(?=[{_HANZI}])")
+_HYPHEN = re.compile(r"(?<=[A-Za-z])[-/_](?=[A-Za-z])")
 _DROPPED = re.compile(rf"[^{_HANZI}A-Za-z，。、,. ]")
-_REPEATED = re.compile(r"([，。、,.])[，。、,.\s]*(?=[，。、,.])")
+_MARKS = re.compile(r"\s*([，。、,.](?:[，。、,.\s]*[，。、,.])?)\s*")
 _SPACES = re.compile(r"\s+")
-_SPACE_AT_MARK = re.compile(rf"\s+(?=[，。、,.])|(?<=[，。、])\s+|(?<=[{_HANZI}])\s+(?=[{_HANZI}])")
-_LEADING = re.compile(r"^[，。、,.\s]+")
+_SPACE_IN_CHINESE = re.compile(rf"(?<=[{_HANZI}]) (?=[{_HANZI}])")
+_SAYABLE = re.compile(rf"[{_HANZI}A-Za-z]")
+
+
+def drop_tokens(text: str, keep: frozenset[str] = CONTROL_TOKENS) -> str:
+    """The text without control tokens of ChatTTS but those named in `keep`, which become lower
+    case. None of the others may reach a prompt from a text."""
+    if "[" not in text:
+        return text
+    return _TOKEN.sub(lambda m: m[0].lower() if m[0][1:-1].lower() in keep else " ", text)
 
 
 def to_charset(text: str, keep: frozenset[str] = CONTROL_TOKENS) -> str:
@@ -42,12 +50,8 @@ def to_charset(text: str, keep: frozenset[str] = CONTROL_TOKENS) -> str:
 
     Empty if nothing is left to say.
     """
-    parts = _TOKEN.split(text)
-    for i, part in enumerate(parts):
-        if i % 2:
-            parts[i] = part.lower() if part[1:-1].lower() in keep else ""
-        else:
-            parts[i] = _characters(part)
+    parts = _TOKEN.split(drop_tokens(text, keep))
+    parts[::2] = map(_characters, parts[::2])
     return _tidy("".join(parts))
 
 
@@ -55,16 +59,29 @@ def _characters(text: str) -> str:
     if not text.isascii():
         text = simplified(text)
     text = text.translate(_PAUSES)
-    text = _ASCII_IN_CHINESE.sub(lambda m: "，" if "," in m.group() else "。", text)
-    return _DROPPED.sub("", text.replace("’", "'"))
+    text = _HYPHEN.sub(" ", text)
+    return _DROPPED.sub("", text)
 
 
 def _tidy(text: str) -> str:
-    text = _SPACES.sub(" ", text)
-    text = _SPACE_AT_MARK.sub("", text)
-    text = _REPEATED.sub("", text)
-    text = _LEADING.sub("", text).strip()
-    return text if re.search(rf"[{_HANZI}A-Za-z]", _TOKEN.sub("", text)) else ""
+    """One mark where several stand, in the script of the word before it; single spaces."""
+    text = _SPACE_IN_CHINESE.sub("", _SPACES.sub(" ", text))
+    parts = _MARKS.split(text)
+    out = parts[0].lstrip()
+    for marks, following in zip(parts[1::2], parts[2::2], strict=True):
+        if out:
+            out += _mark(marks, out) + following
+        else:
+            out = following
+    out = out.strip().rstrip(",，、").rstrip()
+    return out if _SAYABLE.search(_TOKEN.sub("", out)) else ""
+
+
+def _mark(marks: str, before: str) -> str:
+    final = "。" in marks or "." in marks
+    if "A" <= before[-1].upper() <= "Z":
+        return ". " if final else ", "
+    return "。" if final else "、" if marks.strip() == "、" else "，"
 
 
 def simplified(text: str) -> str:

@@ -7,11 +7,10 @@ text thread. `VERSION` is part of the cache keys: it changes with any change of 
 from dataclasses import dataclass
 
 from ..engine.checkpoint import package_resource
-from .charset import CONTROL_TOKENS, Homophones, to_charset
+from .charset import CONTROL_TOKENS, Homophones, drop_tokens, to_charset
 from .clean import clean
-from .markup import strip_markup
+from .markup import strip_markup, text_language
 from .normalize import normalize
-from .runs import main_language
 
 VERSION = "1"
 
@@ -39,9 +38,9 @@ class FrontEnd:
 
     def speak(self, text: str, default_language: str = "en") -> Spoken:
         """The spoken form of one segment."""
-        cleaned = clean(text)
-        plain = strip_markup(cleaned)
-        language = main_language(plain, default_language)
+        cleaned = drop_tokens(clean(text), self._keep)
+        language = text_language(cleaned, default_language)
+        plain = strip_markup(cleaned, language)
         normalized = normalize(plain, language)
         mapped = to_charset(normalized, self._keep)
         spoken = self._homophones(mapped) if language == "zh" else mapped

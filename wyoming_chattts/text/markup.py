@@ -10,6 +10,8 @@ import emoji
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from .runs import main_language
+
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
 # text from a house is no source code: an indented line is a line
 _MARKDOWN.disable(["code", "entity", "autolink", "reference", "lheading"])
@@ -24,14 +26,22 @@ _TEXT_EMOTICONS = re.compile(
     r"(?:(?<=\s)|^)(?:[:;=8][-^o']?[)(DPp|/\\3]|<3|\^_\^|T_T|-_-|:\))(?=\s|$)"
 )
 _KAOMOJI = re.compile(r"[(（][^()（）A-Za-z0-9一-鿿]{2,12}[)）]")
+_LINE_MARK = re.compile(r"^\s*(?:#{1,6}|>)\s+", re.MULTILINE)
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MAX_NESTING_INPUT = 20_000
+_MAX_HOST = 40
 
 
-def strip_markup(text: str) -> str:
-    """The words of a text with markdown, without marks, emoji and addresses."""
-    text = _URL.sub(_url, text)
-    text = _EMAIL.sub(_email, text)
+def text_language(text: str, default: str = "en") -> str:
+    """The language that most of a text is in, addresses left aside."""
+    return main_language(_EMAIL.sub(" ", _URL.sub(" ", text)), default)
+
+
+def strip_markup(text: str, language: str) -> str:
+    """The words of a text with markdown, without marks and emoji; addresses in words."""
+    dot, at = ("点", "艾特") if language == "zh" else (" dot ", " at ")
+    text = _URL.sub(lambda m: _url(m.group(), dot), text)
+    text = _EMAIL.sub(lambda m: _email(m.group(), dot, at), text)
     text = strip_emoji(text)
     if not _MARKUP_CHARS.isdisjoint(text) or _looks_like_list(text):
         text = _plain(text)
@@ -60,11 +70,12 @@ def _plain(text: str) -> str:
             lines.append(_inline(token.children or []))
         elif token.type in ("tr_close", "paragraph_close", "heading_close"):
             lines.append("\n")
-        elif token.type == "td_close":
+        elif token.type in ("td_close", "th_close"):
             lines.append(", ")
     plain = "".join(lines) + hidden[_MAX_NESTING_INPUT:]
     # marks whose partner is in another segment
-    plain = re.sub(r"\*{2,}|~~|`+|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)|^\s*[#>]+\s*", "", plain)
+    plain = re.sub(r"\*{2,}|~~|`+|(?<!\w)[*_](?=\w)|(?<=\w)[*_](?!\w)", "", plain)
+    plain = _LINE_MARK.sub("", plain)
     return plain.replace(_OPEN, "[").replace(_CLOSE, "]")
 
 
@@ -80,12 +91,19 @@ def _inline(children: list[Token]) -> str:
     return "".join(parts)
 
 
-def _url(match: re.Match[str]) -> str:
+def _url(url: str, dot: str) -> str:
+    """The host, which says where; the path is not for the ear."""
     # the closing mark of a sentence or a markdown link is not part of the address
-    url = match.group()
-    return " " + url[len(url.rstrip(".,;:!?)]*_'\"")) :] if url else " "
+    address = url.rstrip(".,;:!?)]*_'\"")
+    host = re.sub(r"^[a-z]+://", "", address, flags=re.IGNORECASE)
+    host = re.split(r"[/?#]", host, maxsplit=1)[0].rpartition("@")[2].removeprefix("www.")
+    host = host.partition(":")[0]
+    spoken = (
+        host.replace(".", dot) if len(host) <= _MAX_HOST and re.search("[A-Za-z]", host) else ""
+    )
+    return f" {spoken} {url[len(address) :]}"
 
 
-def _email(match: re.Match[str]) -> str:
-    name, _, host = match.group().partition("@")
-    return f" {name.replace('.', ' dot ')} at {host.replace('.', ' dot ')} "
+def _email(address: str, dot: str, at: str) -> str:
+    name, _, host = address.partition("@")
+    return f" {name.replace('.', dot)}{at}{host.replace('.', dot)} "

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 
 _WORD = re.compile(
-    r"(?P<token>\[[a-z_0-9]+\])|(?P<zh>[⺀-鿿豈-﫿]+)|(?P<en>(?<![\dA-Za-z])[A-Za-z]*[a-z][A-Za-z'’]*)"
+    # "v2.1" and "No. 5" are numbers with a sign, in either language
+    r"(?P<token>\[[a-z_0-9]+\]|(?<![A-Za-z])(?:v(?=\d)|No\.(?=\s?\d)))|(?P<zh>[⺀-鿿豈-﫿]+)|(?P<en>(?<![\dA-Za-z])[A-Za-z]*[a-z][A-Za-z'’]*)"
 )
 # lower-case letters that are units rather than words
 _UNITS = frozenset(
@@ -31,6 +32,7 @@ def language_runs(text: str, default: str = "en") -> list[Run]:
     runs: list[Run] = []
     start = 0
     current: str | None = None
+    main = main_language(text, default)
     for match in _WORD.finditer(text):
         language = "zh" if match.lastgroup == "zh" else "en"
         if match.lastgroup == "token" or (language == "en" and match.group() in _UNITS):
@@ -39,6 +41,10 @@ def language_runs(text: str, default: str = "en") -> list[Run]:
             runs.append(Run(current, text[start : match.start()]))
             start = match.start()
         current = language
+        if language == "en" and main == "zh" and text[match.end() : match.end() + 1].isdigit():
+            # the number of a name (iPhone15) is read in the language of the sentence
+            runs.append(Run("en", text[start : match.end()]))
+            start, current = match.end(), "zh"
     if start < len(text):
         runs.append(Run(current or default, text[start:]))
     return runs
