@@ -13,6 +13,7 @@ from wyoming_chattts.engine.base import End, FloatAudio, Prompt, Sampling
 from wyoming_chattts.engine.checkpoint import open_checkpoint
 from wyoming_chattts.engine.fast import EMPTY_RETRIES, FastEngine
 from wyoming_chattts.engine.layout import END_CODE
+from wyoming_chattts.engine.quantize import make_linear, resolve
 from wyoming_chattts.errors import ConfigError
 
 VOICE = speaker.from_seed(2)
@@ -179,17 +180,46 @@ def test_a_prompt_longer_than_the_context_is_cut(
     assert "is cut to 192" in caplog.text
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_stays_near_fp32(tiny_dir: Path, precision: str) -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "int8"])
+def test_lower_precision_stays_near_fp32(tiny_dir: Path, precision: str) -> None:
     half, full = make(tiny_dir, precision=precision), make(tiny_dir)
     assert half.info.identity != full.info.identity
     with torch.inference_mode():
         x = full.embed_prompt(PROMPTS[0])
         a, b = half._gpt.prefill(x.clone(), 0), full._gpt.prefill(x.clone(), 0)
     assert torch.nn.functional.cosine_similarity(a, b).min() > 0.999
+    assert half.info.precision == precision
     assert not torch.equal(a, b)
     half.start(0, PROMPTS[0], Sampling())
     assert drain(half)[0][1] is End.COMPLETE
+
+
+def test_in_int8_a_row_does_not_depend_on_its_neighbours(tiny_dir: Path) -> None:
+    """To the last bit: each row has a scale of its own."""
+    weight = torch.randn(96, 64, generator=torch.Generator().manual_seed(1))
+    linear = make_linear(weight, "int8", torch.device("cpu"))
+    rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(2)) * torch.tensor(
+        [[1.0], [100.0], [0.01], [0.0], [7.0]]
+    )
+    together = linear(rows).clone()
+    for i in range(5):
+        assert torch.equal(linear(rows[i : i + 1])[0], together[i])
+    exact = rows @ weight.t()
+    error = (together - exact).norm(dim=1) / exact.norm(dim=1).clamp(min=1e-9)
+    assert error.max() < 0.02
+    engine = make(tiny_dir, precision="int8")
+    alone = speak(engine, PROMPTS[0])
+    for slot, prompt in ((0, PROMPTS[0]), (1, PROMPTS[1]), (2, PROMPTS[3])):
+        engine.start(slot, prompt, Sampling(seed=5))
+    drain(engine)
+    assert codes_of(engine, 0, len(alone)) == alone
+
+
+def test_auto_is_int8_on_a_cpu() -> None:
+    assert resolve("auto", torch.device("cpu")) == "int8"
+    assert resolve("auto", torch.device("cuda")) == "fp16"
+    assert resolve("int8", torch.device("cuda")) == "fp16"
+    assert resolve("bf16", torch.device("cpu")) == "bf16"
 
 
 def test_refining_changes_the_prompt_and_harms_no_neighbour(engine: FastEngine) -> None:

@@ -1,27 +1,97 @@
-"""Linear layers at the precision that was chosen."""
+"""Linear layers at the precision that was chosen.
 
+int8 is for the CPU, where a step is bound by reading weights. Of what torch has, `quantized.linear`
+(dynamic, x86 engine) read the layers of a step fastest: on two cores of a Zen 4, one row, 6.5 ms
+against 51.7 in fp32, 21.3 in bf16, 7.7 with fbgemm, 9.8 with onednn, 11.1 with `_int_mm` and 13.7
+with `_weight_int8pack_mm`. It scales activations by the range of the whole input, so a row's result
+would depend on its neighbours; here each row is scaled to absmax 1 beforehand and a row of ±1
+stands beside it, so that the range is always the same. Weights have a scale per output channel.
+Embeddings, norms and heads stay in fp32.
+"""
+
+import logging
+import warnings
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+
+from ..errors import ConfigError
+
+_LOGGER = logging.getLogger(__name__)
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """`[rows, in]` float32 → `[rows, out]` float32, without bias."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+_ENGINES = ("x86", "fbgemm", "onednn")
+_MIN_ABSMAX = 1e-12
+
 
 def resolve(precision: str, device: torch.device) -> str:
-    """The precision that `auto` means on a device."""
-    if precision != "auto":
-        return precision
-    return "fp16" if device.type == "cuda" else "fp32"
+    """The precision that a setting means on a device: fp16 on CUDA and int8 on a CPU for `auto`,
+    fp32 for int8 where torch has no int8 engine (with a warning)."""
+    chosen = precision
+    if precision == "auto":
+        chosen = "fp16" if device.type == "cuda" else "int8"
+    if chosen == "int8" and (device.type != "cpu" or int8_engine() is None):
+        instead = "fp16" if device.type == "cuda" else "fp32"
+        if precision != "auto":
+            _LOGGER.warning("engine.precision: int8 is not to be had here; using %s", instead)
+        return instead
+    return chosen
+
+
+def int8_engine() -> str | None:
+    """The quantized engine to use, or None."""
+    supported = torch.backends.quantized.supported_engines
+    return next((name for name in _ENGINES if name in supported), None)
 
 
 def make_linear(weight: torch.Tensor, precision: str, device: torch.device) -> Linear:
     """A linear layer from its fp32 weight `[out, in]`."""
+    if precision == "int8":
+        return _int8_linear(weight)
     dtype = DTYPES[precision]
     held = weight.to(device=device, dtype=dtype).contiguous()
     if dtype is torch.float32:
         return lambda x: F.linear(x, held)
     return lambda x: F.linear(x.to(dtype), held).float()
+
+
+def _int8_linear(weight: torch.Tensor) -> Linear:
+    scales = (weight.abs().amax(dim=1) / 127).clamp(min=_MIN_ABSMAX)
+    engine = int8_engine()
+    if engine is None:
+        raise ConfigError("engine.precision: torch has no int8 engine for this CPU")
+    torch.backends.quantized.engine = engine
+    with warnings.catch_warnings():
+        # torch announces that quantized tensors will move to torchao, which has no faster kernel
+        warnings.simplefilter("ignore")
+        quantized = torch.quantize_per_channel(
+            weight.contiguous(),
+            scales.double(),
+            torch.zeros(weight.shape[0], dtype=torch.int64),
+            0,
+            torch.qint8,
+        )
+        packed = torch.ops.quantized.linear_prepack(quantized, None)
+    # without VNNI the kernel adds pairs of products in 16 bits, which needs a bit less
+    reduce_range = not torch.cpu._is_vnni_supported()
+    size = weight.shape[1]
+    buffer = torch.zeros(0, size)
+
+    def linear(x: torch.Tensor) -> torch.Tensor:
+        nonlocal buffer
+        rows = x.shape[0] + 1
+        if buffer.shape[0] < rows:
+            buffer = torch.zeros(rows, size)
+            buffer[0, 0], buffer[0, 1] = 1.0, -1.0
+        absmax = torch.linalg.vector_norm(x, torch.inf, dim=1, keepdim=True).clamp_(min=_MIN_ABSMAX)
+        inputs = buffer[:rows]
+        torch.div(x, absmax, out=inputs[1:])
+        result: torch.Tensor = torch.ops.quantized.linear_dynamic(inputs, packed, reduce_range)
+        return result[1:].mul_(absmax)
+
+    return linear
