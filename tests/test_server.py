@@ -1,6 +1,8 @@
 """The server as its clients see it: real TCP, the tiny checkpoint, real engines."""
 
 import asyncio
+import shutil
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -428,6 +430,56 @@ async def test_several_requests_on_one_connection_come_in_order(
             await client.write_event(Describe().event())
             event = await client.read_event()
             assert event is not None and event.type == "info"
+
+
+@pytest.mark.parametrize("granularity", ["audio", "mel"])
+async def test_a_repeated_segment_comes_from_the_cache(
+    granularity: str, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running_server(
+        monkeypatch, make_engine, data_dir=str(tmp_path), **{"cache.granularity": granularity}
+    ) as running:
+        first = await say(running.uri, "A sentence to remember.")
+        await eventually(lambda: not running.server.speech.flights._background)
+        steps = running.engine.bursts
+        second = await say(running.uri, "A sentence to remember.")
+        assert running.engine.bursts == steps
+        if granularity == "audio":
+            assert second.pcm == first.pcm
+        else:
+            # stored as fp16 mel frames, and vocoded whole
+            assert abs(len(second.pcm) - len(first.pcm)) <= 4800
+            assert loudness(second.pcm) == pytest.approx(loudness(first.pcm), rel=0.05)
+
+
+@pytest.mark.parametrize("fault", ["junk", "deleted", "file in its place", "locked"])
+async def test_a_broken_cache_costs_speed_and_never_speech(
+    fault: str, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running_server(monkeypatch, make_engine, data_dir=str(tmp_path)) as running:
+        first = await say(running.uri, "A sentence to remember.")
+        await eventually(lambda: not running.server.speech.flights._background)
+        folder = tmp_path / "cache"
+        database = folder / "segments" / "cache.db"
+        lock = None
+        if fault == "junk":
+            for path in database.parent.glob("cache.db*"):
+                path.write_bytes(b"junk" * 4000)
+        elif fault == "locked":
+            lock = sqlite3.connect(database, isolation_level=None)
+            lock.execute("BEGIN IMMEDIATE")
+        else:
+            shutil.rmtree(folder)
+            if fault == "file in its place":
+                folder.write_text("in the way")
+        for _ in range(3):
+            again = await say(running.uri, "A sentence to remember.")
+            assert_whole(again)
+            assert same_audio(again.pcm, first.pcm)
+            assert again.total_s < 5
+        if lock is not None:
+            lock.close()
+        assert running.outcomes == {"ok": 4}
 
 
 async def test_without_model_and_fallback_the_answer_is_model_unavailable(

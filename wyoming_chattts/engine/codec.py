@@ -194,7 +194,8 @@ class CodecStream:
 
 def vocode_mel(codec: Codec, mel: Mel) -> FloatAudio:
     """Samples of stored mel frames `[100, frames]` fp16."""
-    frames = torch.from_numpy(np.ascontiguousarray(mel)).float().to(codec.device)
+    # a copy: what comes from the cache cannot be written to
+    frames = torch.from_numpy(np.array(mel, dtype=np.float32)).to(codec.device)
     result: FloatAudio = codec.vocode(frames).cpu().numpy()
     return result
 

@@ -194,7 +194,7 @@ class ReferenceEngine:
 
     def vocode(self, mel: Mel) -> FloatAudio:
         """Audio of mel frames."""
-        frames = torch.from_numpy(np.ascontiguousarray(mel)).float()[None]
+        frames = torch.from_numpy(np.array(mel, dtype=np.float32))[None]
         result: FloatAudio = self._chat._vocos_decode(frames.to(self._chat.device))[0]
         return result
 
