@@ -482,6 +482,54 @@ async def test_a_broken_cache_costs_speed_and_never_speech(
         assert running.outcomes == {"ok": 4}
 
 
+async def test_other_languages_go_to_the_fallback_voice_and_are_not_cached(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running_server(monkeypatch, make_engine, data_dir=str(tmp_path)) as running:
+        answer = await say(running.uri, "Good morning. Сегодня хорошая погода. 早上好。")
+        assert_whole(answer)
+        assert [p.text for p in running.engine.starts] == ["Good morning.", "早上好。"]
+        alone = await say(running.uri, "Сегодня хорошая погода.")
+        assert loudness(alone.pcm) > 0.02
+        await eventually(lambda: not running.server.speech.flights._background)
+        assert (await running.server._cache.stats()).entries == 2
+
+
+async def test_other_languages_are_skipped_where_that_is_set_but_never_in_silence(
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running_server(
+        monkeypatch, make_engine, data_dir=str(tmp_path), **{"fallback.languages": False}
+    ) as running:
+        mixed = await say(running.uri, "Good morning. Сегодня хорошая погода.")
+        assert_whole(mixed)
+        assert "left out" in caplog.text
+        alone = await say(running.uri, "Сегодня хорошая погода.")
+        assert alone.error is not None and alone.error.code == "model_unavailable"
+
+
+async def test_ssml_is_read_and_its_rate_followed(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = '<speak><prosody rate="fast">Hello <break time="1s"/> you.</prosody></speak>'
+    async with running_server(monkeypatch, make_engine, data_dir=str(tmp_path)) as running:
+        async with AsyncClient.from_uri(running.uri) as client:
+            await client.write_event(Synthesize(source, text_format="ssml").event())
+            plain = await collect(client, streamed=False)
+            await client.write_event(SynthesizeStart(text_format="ssml").event())
+            for i in range(0, len(source), 7):
+                await client.write_event(SynthesizeChunk(source[i : i + 7]).event())
+            await client.write_event(SynthesizeStop().event())
+            streamed = await collect(client, streamed=True)
+        assert_whole(plain)
+        assert plain.pcm == streamed.pcm
+        assert running.engine.starts[0].text == "Hello [lbreak] you."
+        assert running.engine.starts[0].style.speed == 7
+
+
 async def test_without_model_and_fallback_the_answer_is_model_unavailable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -6,13 +6,21 @@ in one line that names it. The file `config.yaml` at the top of the repository d
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlparse
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from .errors import ConfigError
 
@@ -74,6 +82,7 @@ class EngineConfig(Section):
 
 class FallbackConfig(Section):
     enabled: bool = True
+    languages: bool = True
     voice_en: str = "en-us"
     voice_zh: str = "cmn"
     rate_wpm: Annotated[int, Field(ge=80, le=450)] = 170
@@ -100,13 +109,36 @@ class StreamConfig(Section):
     segments_ahead: Annotated[int, Field(ge=1, le=16)] = 3
 
 
+class ReplacementConfig(Section):
+    """A word or a regular expression, and what is said for it."""
+
+    word: str | None = None
+    regex: str | None = None
+    say: str
+    language: Literal["en", "zh"] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "ReplacementConfig":
+        if (self.word is None) == (self.regex is None):
+            raise ValueError("needs either word or regex")
+        if self.word == "":
+            raise ValueError("word is empty")
+        try:
+            re.compile(self.regex or "")
+        except re.error as error:
+            raise ValueError(f"regex: {error}") from None
+        return self
+
+
 class TextConfig(Section):
+    language: Literal["en", "zh"] = "en"
     max_chars: Annotated[int, Field(ge=1, le=1_000_000)] = 5000
     truncate: bool = False
     flush_ms: Milliseconds = 700
     control_tokens: bool = True
     segment_chars: Annotated[int, Field(ge=20, le=400)] = 120
     first_segment_chars: Annotated[int, Field(ge=5, le=400)] = 20
+    replacements: tuple[ReplacementConfig, ...] = ()
 
 
 class SamplingConfig(Section):

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
@@ -27,11 +27,13 @@ from .engine.base import SAMPLE_RATE
 from .errors import BadRequest, Busy, DeadlineExceeded, ShuttingDown, SpeechError
 from .protocol_limits import EventReader, RawEvent
 from .speech import Speech, Timings, whole
+from .text.ssml import read_ssml
 from .voices import Voice, Voices
 
 _LOGGER = logging.getLogger(__name__)
 
 _MAX_QUEUED_REQUESTS = 4
+_SSML = "ssml"
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class _Request:
     voice: Voice
     pieces: AsyncGenerator[str, None]
     streamed: bool
+    ssml: bool = False
 
 
 class Connection:
@@ -176,12 +179,17 @@ class Connection:
                 # inside a stream it repeats the whole text, for servers that cannot stream
                 if self._stream is None:
                     text = _text(event.data)
-                    self._enqueue(_Request(self._voice(event.data), whole(text), streamed=False))
+                    voice = self._voice(event.data)
+                    if event.data.get("text_format") == _SSML:
+                        text, voice = _from_ssml(text, voice)
+                    self._enqueue(_Request(voice, whole(text), streamed=False))
             case "synthesize-start":
                 if self._stream is not None:
                     raise BadRequest("synthesize-start inside a stream")
                 stream = TextStream(self._services.config.text.max_chars)
-                self._enqueue(_Request(self._voice(event.data), stream.pieces(), streamed=True))
+                voice = self._voice(event.data)
+                ssml = event.data.get("text_format") == _SSML
+                self._enqueue(_Request(voice, stream.pieces(), streamed=True, ssml=ssml))
                 self._stream = stream
             case "synthesize-chunk":
                 if self._stream is None:
@@ -232,9 +240,12 @@ class Connection:
         audio = _AudioWriter(self._write, self._services.config.stream.chunk_ms)
         outcome = "gone"
         try:
-            await self._services.speech.speak(
-                request.pieces, request.voice, audio.add, timings=timings
-            )
+            pieces, voice = request.pieces, request.voice
+            if request.ssml:
+                # a document can be read only when it is whole
+                text, voice = _from_ssml("".join([piece async for piece in pieces]), voice)
+                pieces = whole(text)
+            await self._services.speech.speak(pieces, voice, audio.add, timings=timings)
             await audio.finish()
             if request.streamed:
                 await self._write(SynthesizeStopped().event())
@@ -302,6 +313,14 @@ class _AudioWriter:
 
     def _time(self) -> int:
         return round(1000 * self._sent / BYTES_PER_SECOND)
+
+
+def _from_ssml(source: str, voice: Voice) -> tuple[str, Voice]:
+    """The text of a document, and the voice at the rate that it asks for."""
+    document = read_ssml(source)
+    if document.speed is not None:
+        voice = replace(voice, style=replace(voice.style, speed=document.speed))
+    return document.text, voice
 
 
 def _text(data: dict[str, Any]) -> str:

@@ -89,7 +89,15 @@ class Speech:
         """
         timings = timings or Timings()
         self.active += 1
-        request = _Request(self, self._config, voice, sink, background, timings)
+        request = _Request(
+            self,
+            self._config,
+            voice,
+            sink,
+            background,
+            timings,
+            language=self._config.text.language,
+        )
         try:
             await request.run(pieces)
         finally:
@@ -109,7 +117,10 @@ class Speech:
 
     def _front(self) -> FrontEnd:
         if self._front_end is None:
-            self._front_end = FrontEnd(control_tokens=self._config.text.control_tokens)
+            text = self._config.text
+            self._front_end = FrontEnd(
+                control_tokens=text.control_tokens, replacements=text.replacements
+            )
         return self._front_end
 
     async def _in_text_thread(self, call: Callable[[], Spoken | None]) -> Spoken:
@@ -134,6 +145,8 @@ class _Request:
     queued_s: float = 0.0
     """About how long the segments last that wait to be played."""
     language: str = "en"
+    skipped: str | None = None
+    """Language of a segment that nobody could say."""
     worker: Worker | None = None
     flights: list[Flight] = field(default_factory=list)
 
@@ -206,6 +219,21 @@ class _Request:
         except Exception as error:  # noqa: BLE001 - raised where the request is played
             await ready.put(_as_speech_error(error))
 
+    def _worker_for(self, spoken: Spoken) -> Worker | None:
+        """Who says a segment; None if nobody here speaks its language."""
+        if self.worker is None:
+            self.worker = self.speech.choose_worker()
+        if not spoken.foreign:
+            self.language = spoken.language
+            self.timings.fallback |= not self.worker.info.cacheable
+            return self.worker
+        if self.config.fallback.languages and self.speech.fallback is not None:
+            self.timings.fallback = True
+            return self.speech.fallback
+        _LOGGER.warning("a sentence is left out: no voice for its language (%s)", spoken.language)
+        self.skipped = spoken.language
+        return None
+
     def _bounded(self, piece: str) -> str:
         """The piece, cut where the text gets too long. Raises `TextTooLong` if that is not set."""
         text = self.config.text
@@ -223,17 +251,16 @@ class _Request:
         )
         if not spoken.text:
             return
-        self.language = spoken.language
-        if self.worker is None:
-            self.worker = self.speech.choose_worker()
-            self.timings.fallback = not self.worker.info.cacheable
+        worker = self._worker_for(spoken)
+        if worker is None:
+            return
         now = asyncio.get_running_loop().time()
         first = self.timings.segments == 0
         due = now if first else max(now, self.played_until) + self.queued_s
         expected_s = expected_steps(spoken.text) / STEPS_PER_SECOND
         self.queued_s += expected_s
         flight = self.speech.flights.join(
-            self.worker,
+            worker,
             spoken,
             self.voice,
             due=NEVER if self.background else due,
@@ -263,6 +290,8 @@ class _Request:
             await self._play_segment(item.flight)
             pause = item.pause
         if self.timings.first_audio is None:
+            if self.skipped:
+                raise ModelUnavailable(f"there is no voice for the language {self.skipped}")
             await self._send(silence(NOTHING_TO_SAY_MS))
 
     async def _play_segment(self, flight: Flight) -> None:

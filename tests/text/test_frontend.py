@@ -96,8 +96,11 @@ _CHARACTERS = st.one_of(
 @settings(max_examples=600, deadline=None)
 def test_any_text_gives_only_what_chattts_can_read(text: str, language: str) -> None:
     result = FRONT_END.speak(text, language)
+    if result.foreign:
+        # for espeak-ng, as it was written
+        assert result.text
+        return
     assert ALLOWED.fullmatch(result.text), result
-    assert result.language in ("en", "zh")
     again = FRONT_END.speak(result.text, result.language)
     assert ALLOWED.fullmatch(again.text)
 
@@ -217,6 +220,26 @@ def test_the_time_is_linear_for_the_worst_of_inputs(unit: str) -> None:
     small = min(seconds(1000) for _ in range(3))
     large = min(seconds(4000) for _ in range(2))
     assert large < 10 * small + 0.02
+
+
+def test_a_million_brackets_are_no_trouble() -> None:
+    for char in "[(<*_`#>{~":
+        begin = time.perf_counter()
+        assert spoken(char * 1_000_000).strip() == ""
+        assert time.perf_counter() - begin < 15
+
+
+def test_a_segment_leaves_within_two_milliseconds_of_its_last_character() -> None:
+    FRONT_END.warm_up()
+    text = "The living room is 21.5°C at 10:30 PM and the door is closed"
+    times = []
+    for _ in range(20):
+        segmenter = Segmenter(first_segment_chars=400)
+        assert segmenter.feed(text) == []
+        begin = time.perf_counter()
+        assert len(segmenter.feed(". ")) == 1
+        times.append(time.perf_counter() - begin)
+    assert sorted(times)[10] < 0.002
 
 
 def test_markdown_blocks_are_read_as_they_look() -> None:

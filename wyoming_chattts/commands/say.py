@@ -65,13 +65,15 @@ def _show_text(config: Config, text: str) -> None:
     from ..text.frontend import FrontEnd
     from ..text.segment import Segmenter
 
-    front_end = FrontEnd(control_tokens=config.text.control_tokens)
+    front_end = FrontEnd(
+        control_tokens=config.text.control_tokens, replacements=config.text.replacements
+    )
     segmenter = Segmenter(config.text.segment_chars, config.text.first_segment_chars)
-    language = "en"
+    language: str = config.text.language
     for i, segment in enumerate([*segmenter.feed(text), *segmenter.finish()], 1):
         spoken = front_end.speak(segment, language)
-        language = spoken.language
-        print(f"segment {i} ({language}): {segment!r}")
+        language = spoken.language if not spoken.foreign else language
+        print(f"segment {i} ({spoken.language}): {segment!r}")
         for name, result in spoken.stages:
             print(f"  {name:<12} {result!r}")
 

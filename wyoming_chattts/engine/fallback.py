@@ -6,6 +6,7 @@ one instance serves the process, and calls into it are serialised.
 """
 
 import ctypes
+import logging
 import re
 import threading
 from functools import cache
@@ -28,6 +29,8 @@ from .base import (
     Sampling,
     SlotOutput,
 )
+
+_LOGGER = logging.getLogger(__name__)
 
 # espeak-ng's speak_lib.h
 _AUDIO_OUTPUT_SYNCHRONOUS = 2
@@ -74,12 +77,13 @@ class Espeak:
         return 0
 
     def speak(self, text: str, voice: str, words_per_minute: int) -> FloatAudio:
-        """Samples at `rate`. Raises `EngineFailed` for an unknown voice."""
+        """Samples at `rate`; an unknown voice is said and replaced. Raises `EngineFailed`."""
         data = text.replace("\0", " ").encode("utf-8", "ignore") + b"\0"
         with self._lock:
             self._chunks.clear()
             if self._library.espeak_SetVoiceByName(voice.encode()) != _OK:
-                raise EngineFailed(f"espeak-ng has no voice {voice!r}")
+                _LOGGER.warning("espeak-ng has no voice %r; using its own choice", voice)
+                self._library.espeak_SetVoiceByName(b"en-us")
             self._library.espeak_SetParameter(_PARAMETER_RATE, words_per_minute, 0)
             status = self._library.espeak_Synth(
                 data, len(data), 0, _POS_CHARACTER, 0, _CHARS_UTF8, None, None

@@ -13,6 +13,7 @@ from pathlib import Path
 from opencc import OpenCC
 
 from ..engine.layout import CONTROL_TOKENS as ALL_TOKENS
+from .languages import plain_letters
 
 CONTROL_TOKENS = frozenset({"laugh", "uv_break", "lbreak"})
 """Paralinguistic tokens, the only ones that a text may contain."""
@@ -57,7 +58,7 @@ def to_charset(text: str, keep: frozenset[str] = CONTROL_TOKENS) -> str:
 
 def _characters(text: str) -> str:
     if not text.isascii():
-        text = simplified(text)
+        text = plain_letters(simplified(text))
     text = text.translate(_PAUSES)
     text = _HYPHEN.sub(" ", text)
     return _DROPPED.sub("", text)

@@ -12,6 +12,8 @@ _TAG = re.compile(
     r"</?[A-Za-z][A-Za-z0-9:-]{0,30}(?:\s[^<>]{0,500})?/?>|<!--[^<>]{0,500}-->|<[?!][^<>]{0,200}>"
 )
 _BLOCK_TAG = re.compile(r"^</?(?:p|br|div|li|ul|ol|h[1-6]|tr|s|break)\b", re.IGNORECASE)
+_RUN = re.compile(r"([^\w\s])\1{3,}")
+"""A mark repeated more than three times says no more than three of it."""
 _KEPT_CONTROLS = frozenset("\n\t")
 # NFKC would turn these into letters that are then misread, or lose what they mean
 _KEPT = str.maketrans({"℃": "°C", "℉": "°F", "㎡": "m²", "㎥": "m³", "™": "", "®": "", "©": ""})
@@ -32,7 +34,7 @@ def clean(text: str) -> str:
             char if char in _PROTECTED else unicodedata.normalize("NFKC", char) for char in text
         )
         normalized = unicodedata.normalize("NFC", normalized)
-    return "".join(map(_character, normalized))
+    return _RUN.sub(r"\1\1\1", "".join(map(_character, normalized)))
 
 
 def _tag(match: re.Match[str]) -> str:

@@ -151,9 +151,9 @@ def _operator(m: re.Match[str]) -> str:
 
 RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<!\d)(?P<year>\d{4})(?P<by>[-/.])(?P<month>\d{1,2})(?P=by)(?P<day>\d{1,2})(?!\d)"), _date),
-    (re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]*\d)"), _dotted),
+    (re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]{0,30}\d)"), _dotted),
     (re.compile(r"(?<![A-Za-z])(?P<v>[vV]|版本\s?)(?P<number>\d{1,4}(?:\.\d{1,4}){1,3})(?!\d)"), _version),
-    (re.compile(r"(?<![\d.])(?P<v>)(?P<number>\d{1,4}(?:\.\d{1,4}){2,3})(?![\d.]*\d)"), _version),
+    (re.compile(r"(?<![\d.])(?P<v>)(?P<number>\d{1,4}(?:\.\d{1,4}){2,3})(?![\d.]{0,30}\d)"), _version),
     (re.compile(r"(?<!\d)(?P<h1>\d{1,2}):(?P<m1>\d{2})" + _TO + r"(?P<h2>\d{1,2}):(?P<m2>\d{2})(?![:\d])"), _time_range),
     (re.compile(r"(?<=比分)(?P<gap>[是为：:\s]{0,2})(?P<a>\d{1,3})\s?[:：\-–]\s?(?P<b>\d{1,3})(?!\d)"),
      lambda m: m["gap"] + _ratio(m)),
@@ -161,7 +161,7 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<![\d:])(?P<a>\d{1,4})[:：](?P<b>\d{1,4})(?![:\d])"), _ratio),
     (re.compile(r"(?<!\d)(?:\+?86[- ]?)?1[3-9]\d(?:[- ]?\d{4}){2}(?!\d)"), _phone),
     (re.compile(r"(?<![\d.])0\d{2,3}[- ]?\d{7,8}(?!\d)|(?<!\d)[48]00[- ]\d{3}[- ]?\d{4}(?!\d)"), _phone),
-    (re.compile(_DIGIT_CONTEXT + r"(?P<digits>\d{3,20}(?:-\d{3,8}){0,3})(?![\d.]*\d|[ ]?[度元个年月%])"), _context_digits),
+    (re.compile(_DIGIT_CONTEXT + r"(?P<digits>\d{3,20}(?:-\d{3,8}){0,3})(?![\d.]{0,30}\d|[ ]?[度元个年月%])"), _context_digits),
     (re.compile(rf"(?:(?P<low>{_SIGNED})(?:\s?°[CF]?)?{_TO})?(?P<value>{_SIGNED})\s?°\s?(?P<scale>[CF](?![A-Za-z]))?"), _temperature),
     (re.compile(rf"(?:(?P<low>{_SIGNED})[%‰]?{_TO})?(?P<value>{_SIGNED})\s?(?P<sign>[%‰])"), _percent),
     (re.compile(rf"(?P<currency>{_CURRENCY})\s?(?:(?P<low>{_NUMBER}){_TO})?(?P<value>{_NUMBER})\s?(?P<scale>[百千万亿]{{1,2}})?(?:美元|元)?"), _money),

@@ -33,7 +33,8 @@ _WIDE = re.compile(r"[⺀-鿿豈-﫿]")
 
 _MIN_WEIGHT = 5
 """A sentence lighter than this is joined to the next."""
-_FENCE = "```"
+_MAX_LENGTH = 1000
+"""Characters of a segment at most, whatever they weigh."""
 
 
 @dataclass(slots=True)
@@ -85,13 +86,13 @@ class Segmenter:
                 self._cut(self._at, segments)
         elif char.isspace() and not self._text[self._at - 2 : self._at - 1].isdigit():
             self._space = self._at
-        if self._weight >= self.segment_chars and self._at > 0:
+        if self._weight >= self.segment_chars or self._at >= _MAX_LENGTH:
             self._cut_long(segments)
 
     def _cut_long(self, segments: list[str]) -> None:
         """Cuts an overlong run at its last clause, else its last word, else right here."""
         at = self._clause or self._space
-        if at == 0 and self._weight < 2 * self.segment_chars:
+        if at == 0 and self._weight < 2 * self.segment_chars and self._at < _MAX_LENGTH:
             return
         self._cut(at or self._at, segments)
 
