@@ -225,6 +225,11 @@ def _plain_number(text: str) -> str:
     return en_number(text)
 
 
+def _chain(m: re.Match[str]) -> str:
+    parts = re.split(r"([.,])", m.group())
+    return "".join(" point " if p == "." else ", " if p == "," else en_integer(p) for p in parts)
+
+
 def _bare_number(m: re.Match[str]) -> str:
     """A number alone: four digits where a year may stand are one."""
     if _YEAR.fullmatch(m.group()):
@@ -320,6 +325,8 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<![\d.,\w])\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,15})?(?![\d,])"), lambda m: en_number(m.group())),
     (re.compile(r"(?<![\d.,])\d{1,15}\.\d{1,15}(?![\d.]{0,30}\d)"), lambda m: en_number(m.group())),
     (re.compile(r"(?<![\d.,])\.\d{1,15}(?!\d)"), lambda m: en_number(m.group())),
+    # longer chains, which wetext would try every way to read
+    (re.compile(r"\d{1,15}(?:[.,]\d{1,15}){2,}"), _chain),
     (re.compile(r"(?<![\d.,A-Za-z])\d{1,15}(?![\d,.]{0,30}\d)"), _bare_number),
     (re.compile(r"\s?&\s?"), lambda _m: " and "),
     (re.compile(r"\s?≥\s?"), lambda _m: " at least "),

@@ -125,6 +125,11 @@ def _letters_digits(m: re.Match[str]) -> str:
     return m["letters"] + zh_digits(m["digits"])
 
 
+def _chain(m: re.Match[str]) -> str:
+    parts = re.split(r"([.,])", m.group())
+    return "".join("点" if p == "." else "，" if p == "," else zh_integer(p) for p in parts)
+
+
 def _signed(m: re.Match[str]) -> str:
     return zh_number(m.group())
 
@@ -178,6 +183,8 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,15})?(?![\d,])"), _number),
     (re.compile(r"(?<![\d.])2点(?=钟|半|[^\d]|$)"), lambda _m: "两点"),
     (re.compile(r"(?<!\d)\d{3,4}(?=室|房间|号房|宿舍|路公交|路车)"), _phone),
+    # longer chains, which wetext would try every way to read
+    (re.compile(r"\d{1,15}(?:[.,]\d{1,15}){2,}"), _chain),
     (re.compile(r"(?<![\d.A-Za-z])\d{1,9}(?![\d.A-Za-z一-鿿])"), _number),
     (re.compile("[½⅓⅔¼¾⅕⅛]"), lambda m: _FRACTIONS[m.group()]),
     (re.compile(r"\s?&\s?"), lambda _m: "和"),
