@@ -28,6 +28,7 @@ _PAUSES = str.maketrans(
         **dict.fromkeys("!?", "."),
         "…": "。",
         "\n": "，",
+        "〇": "零",
     }
 )
 _HYPHEN = re.compile(r"(?<=[A-Za-z])[-/_](?=[A-Za-z])")

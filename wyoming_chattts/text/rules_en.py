@@ -16,7 +16,7 @@ from .numbers import (
     is_one,
     roman,
 )
-from .units import TEMPERATURES, UNIT_PATTERN, UNITS, canonical
+from .units import PER_UNIT_PATTERN, TEMPERATURES, UNIT_PATTERN, UNITS, canonical
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 
@@ -110,6 +110,8 @@ def _month_date(m: re.Match[str]) -> str:
     if m.groupdict().get("of"):
         year = f" {en_year(m['year'])}" if m["year"] else ""
         return f"{en_ordinal(m['day'])} of {month}{year}"
+    if last := m.groupdict().get("last"):
+        return _date_words(month, m["day"], None) + " to " + en_ordinal(last)
     return _date_words(month, m["day"], m["year"])
 
 
@@ -204,7 +206,9 @@ def _range(m: re.Match[str]) -> str:
 
 def _fraction(m: re.Match[str]) -> str:
     part, of = m["part"], m["of"]
-    if int(of) in (0, 1) or int(of) > 100:
+    if part == of and not m["whole"]:
+        return f"{en_integer(part)} {en_integer(of)}"
+    if int(of) in (0, 1) or int(of) > 100 or int(part) > int(of) >= 10:
         return f"{en_integer(part)} over {en_integer(of)}"
     one, many = _FRACTION_NAMES.get(of, ("", ""))
     if not one:
@@ -274,12 +278,19 @@ def _words(table: dict[str, str]) -> re.Pattern[str]:
 
 
 RULES: tuple[Rule, ...] = (
+    (re.compile(r"(?<=\d)T(?=\d{2}:\d{2})"), lambda _m: " "),
+    (re.compile(r"(?<![A-Za-z.])(?:[A-Z]\.){2,6}"), lambda m: " ".join(m.group().replace(".", ""))),
+    (re.compile(r"(?<![A-Za-z])WWI(?P<two>I)?(?![A-Za-z])"), lambda m: "World War " + ("two" if m["two"] else "one")),
+    (re.compile(r"(?<![\d.])(?P<h>\d{1,3})\s?h\s?(?P<m>\d{1,2})\s?m(?:in)?(?![A-Za-z])"),
+     lambda m: f"{m['h']} {'hour' if is_one(m['h']) else 'hours'} {m['m']} {'minute' if is_one(m['m']) else 'minutes'}"),
+    (re.compile(r"(?<=\d)[kK](?=\s[a-z])"), lambda _m: " thousand"),
+    (re.compile(r"(?<=\d)M(?=\s[a-z])"), lambda _m: " million"),
     (re.compile("(?P<whole>\\d{1,3})?\\s?(?P<f>[½⅓⅔¼¾⅕⅛])"),
      lambda m: f"{m['whole'] + ' ' if m['whole'] else ''}{_UNICODE_FRACTIONS[m['f']]}"),
     (re.compile(r"(?<![A-Za-z])(" + "|".join(_TITLES) + r")\.(?=\s?[A-Z]|\s(?:and|&)\s)"), lambda m: _TITLES[m[1]]),
     (re.compile(r"(?<![A-Za-z])St\.(?=\s[A-Z][a-z])"), lambda _m: "Saint"),
     (re.compile(r"(?<=[a-z]\s)St\.?(?=[\s,.]|$)"), lambda _m: "Street"),
-    (re.compile(r"(?<![A-Za-z])(?:No|Nos)\.\s?(?=\d)"), lambda _m: "number "),
+    (re.compile(r"(?<![A-Za-z])(?:[Nn]o|Nos)\.\s?(?=\d)"), lambda _m: "number "),
     (re.compile(r"#\s?(?=\d)"), lambda _m: "number "),
     (re.compile(r"(?<!\d)24/7(?!\d)"), lambda _m: "twenty four seven"),
     (re.compile(r"(?<!\d)(?P<ft>\d{1,2})'\s?(?P<inch>\d{1,2})(?:\"|'')"),
@@ -293,7 +304,7 @@ RULES: tuple[Rule, ...] = (
     (_words(_ABBREVIATIONS), lambda m: _ABBREVIATIONS[m[1]]),
     (re.compile(r"(?<!\d)(?P<year>\d{4})(?P<by>[-/.])(?P<month>\d{1,2})(?P=by)(?P<day>\d{1,2})(?!\d)"), _iso_date),
     (re.compile(r"(?<![\d/])(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})(?![\d/])"), _iso_date),
-    (re.compile(rf"(?<![A-Za-z])(?P<month>{_MONTH})\.?\s(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?![\d:.]{{0,30}}\d|%)(?:,?\s(?P<year>\d{{4}})(?!\d))?"), _month_date),
+    (re.compile(rf"(?<![A-Za-z])(?P<month>{_MONTH})\.?\s(?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:\s?[-–]\s?(?P<last>[12]?\d|3[01])(?:st|nd|rd|th)?)?(?![\d:.]{{0,30}}\d|%)(?:,?\s(?P<year>\d{{4}})(?!\d))?"), _month_date),
     (re.compile(rf"(?<![\d.:])(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s(?P<of>of\s)?(?P<month>{_MONTH})(?![a-z])\.?(?:,?\s(?P<year>\d{{4}})(?!\d))?"), _month_date),
     (re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]{0,30}\d)"), _dotted),
     (re.compile(r"(?<![A-Za-z])(?P<v>[vV]|[Vv]ersion )(?P<number>\d{1,4}(?:\.\d{1,4}){1,3})(?!\d)"), _version),
@@ -316,7 +327,7 @@ RULES: tuple[Rule, ...] = (
     (re.compile(rf"(?P<lead>{_REGNAL})\s(?P<roman>[IVX]{{1,8}})(?![A-Za-z'])"), _roman_ordinal),
     # names with numbers: 3B, CO2
     (re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])"), lambda _m: " "),
-    (re.compile(r"(?<=\d)\s?×\s?(?=\d)|(?<=\d)\sx\s(?=\d)"), lambda _m: " times "),
+    (re.compile(r"(?<=\d)\s?[×*]\s?(?=\d)|(?<=\d)\sx\s(?=\d)"), lambda _m: " times "),
     (re.compile(r"(?<=\d)\s?[÷]\s?(?=\d)"), lambda _m: " divided by "),
     (re.compile(r"(?<=\d)\s?\+\s?(?=\d)|(?<=\w)\s\+\s(?=\w)"), lambda _m: " plus "),
     (re.compile(r"(?<=\d)\s[-−]\s(?=\d[\d.,]{0,20}\s?=)"), lambda _m: " minus "),
@@ -336,6 +347,7 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<=\w)\s>\s(?=\w)"), lambda _m: " greater than "),
     (re.compile(r"(?<=\w)\s<\s(?=\w)"), lambda _m: " less than "),
     (re.compile(r"[~≈]\s?(?=[a-z0-9])"), lambda _m: "about "),
+    (re.compile(rf"(?<=[a-z]){PER_UNIT_PATTERN}"), lambda m: f" per {UNITS[canonical(m['unit'])][1]}"),
     (re.compile(r"(?<=[a-z])/(?=[a-z])"), lambda _m: " or "),
     (re.compile(r"(?<=\w)@(?=\w)"), lambda _m: " at "),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from .numbers import roman, zh_digits, zh_integer, zh_number, zh_quantity
-from .units import TEMPERATURES, UNIT_PATTERN, UNITS, canonical
+from .units import PER_UNIT_PATTERN, TEMPERATURES, UNIT_PATTERN, UNITS, canonical
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 
@@ -18,7 +18,7 @@ _CURRENCIES = {"$": "美元", "US$": "美元", "HK$": "港元", "NT$": "新台�
                "€": "欧元", "£": "英镑", "₩": "韩元", "₽": "卢布"}  # fmt: skip
 _CURRENCY = "|".join(re.escape(c) for c in sorted(_CURRENCIES, key=len, reverse=True))
 _DIGIT_CONTEXT = (
-    r"(?:电话|手机号?|号码|热线|拨打|致电|呼叫|客服|座机|传真|验证码|密码|编号|订单号?|邮编|账号|卡号|"
+    r"(?:电话|手机号?|号码|QQ群|热线|拨打|致电|呼叫|客服|座机|传真|验证码|密码|编号|订单号?|邮编|账号|卡号|"
     r"尾号|工号|门牌号?|QQ|房间号|航班号?|车牌号?)(?:是|为|：|:|\s)?\s?"
 )
 _FRACTIONS = {"½": "二分之一", "⅓": "三分之一", "⅔": "三分之二", "¼": "四分之一", "¾": "四分之三",
@@ -102,17 +102,25 @@ def _unit(m: re.Match[str]) -> str:
 
 
 def _range(m: re.Match[str]) -> str:
+    following = m.string[m.end() : m.end() + 1]
+    if following == "年" and len(m["low"]) == len(m["value"]) == 4:
+        return f"{zh_digits(m['low'])}到{zh_digits(m['value'])}"
+    if m["value"] == "2" and "一" <= following <= "鿿" and following not in "月号日级年楼层":
+        return f"{zh_number(m['low'])}到两"
     return f"{zh_number(m['low'])}到{zh_number(m['value'])}"
 
 
 def _fraction(m: re.Match[str]) -> str:
     if int(m["of"]) == 0:
         return m.group()
+    if int(m["part"]) >= int(m["of"]) >= 10:
+        # no fraction: a blood pressure, a score
+        return f"{zh_integer(m['part'])}，{zh_integer(m['of'])}"
     return f"{zh_integer(m['of'])}分之{zh_integer(m['part'])}"
 
 
 def _ratio(m: re.Match[str]) -> str:
-    return f"{zh_integer(m['a'])}比{zh_integer(m['b'])}"
+    return f"{zh_number(m['a'])}比{zh_number(m['b'])}"
 
 
 def _roman(m: re.Match[str]) -> str:
@@ -155,6 +163,12 @@ def _operator(m: re.Match[str]) -> str:
 
 
 RULES: tuple[Rule, ...] = (
+    (re.compile(r"(?<=\d)T(?=\d{2}:\d{2})"), lambda _m: " "),
+    (re.compile(r"(?<![\d.])(?P<h>\d{1,3})\s?h\s?(?P<m>\d{1,2})\s?m(?:in)?(?![A-Za-z])"),
+     lambda m: f"{zh_quantity(m['h'])}小时{zh_quantity(m['m'])}分钟"),
+    (re.compile(r"(?<!\d)(?P<a>\d{2,3})/(?P<b>\d{2,3})(?=\s?mmHg)"), lambda m: f"{zh_integer(m['a'])}，{zh_integer(m['b'])} "),
+    (re.compile(r"第(?P<n>\d{1,9})(?![\d.]\d)"), lambda m: f"第{zh_integer(m['n'])}"),
+    (re.compile(rf"(?<=[元块角分]){PER_UNIT_PATTERN}"), lambda m: f"每{UNITS[canonical(m['unit'])][0]}"),
     (re.compile(r"(?<!\d)(?P<year>\d{4})(?P<by>[-/.])(?P<month>\d{1,2})(?P=by)(?P<day>\d{1,2})(?!\d)"), _date),
     (re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]{0,30}\d)"), _dotted),
     (re.compile(r"(?<![A-Za-z])(?P<v>[vV]|版本\s?)(?P<number>\d{1,4}(?:\.\d{1,4}){1,3})(?!\d)"), _version),
@@ -163,7 +177,7 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<=比分)(?P<gap>[是为：:\s]{0,2})(?P<a>\d{1,3})\s?[:：\-–]\s?(?P<b>\d{1,3})(?!\d)"),
      lambda m: m["gap"] + _ratio(m)),
     (re.compile(r"(?<![\d:])(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?![:\d])(?:\s?(?P<half>[AaPp]\.?[Mm]\.?)(?![A-Za-z]))?"), _time),
-    (re.compile(r"(?<![\d:])(?P<a>\d{1,4})[:：](?P<b>\d{1,4})(?![:\d])"), _ratio),
+    (re.compile(r"(?<![\d:])(?P<a>\d{1,4}(?:\.\d{1,4})?)[:：](?P<b>\d{1,4}(?:\.\d{1,4})?)(?![:\d])"), _ratio),
     (re.compile(r"(?<!\d)(?:\+?86[- ]?)?1[3-9]\d(?:[- ]?\d{4}){2}(?!\d)"), _phone),
     (re.compile(r"(?<![\d.])0\d{2,3}[- ]?\d{7,8}(?!\d)|(?<!\d)[48]00[- ]\d{3}[- ]?\d{4}(?!\d)"), _phone),
     (re.compile(_DIGIT_CONTEXT + r"(?P<digits>\d{3,20}(?:-\d{3,8}){0,3})(?![\d.]{0,30}\d|[ ]?[度元个年月%])"), _context_digits),
@@ -172,7 +186,7 @@ RULES: tuple[Rule, ...] = (
     (re.compile(rf"(?P<currency>{_CURRENCY})\s?(?:(?P<low>{_NUMBER}){_TO})?(?P<value>{_NUMBER})\s?(?P<scale>[百千万亿]{{1,2}})?(?:美元|元)?"), _money),
     (re.compile(rf"(?:(?P<low>{_SIGNED}){_TO})?(?P<value>{_SIGNED}){UNIT_PATTERN}"), _unit),
     (re.compile(r"(?<=\d)\s?(?P<op>[+×*÷−-])\s?(?=\d[\d.]{0,15}\s?[=+×*÷])"), _operator),
-    (re.compile(r"(?<=\d)\s?(?P<op>[×÷=])\s?(?=\d)"), _operator),
+    (re.compile(r"(?<=\d)\s?(?P<op>[×÷=*])\s?(?=\d)"), _operator),
     (re.compile(r"(?<=[=+×÷加减乘以于])\s?(?P<op>[+−-])\s?(?=\d)"), _operator),
     (re.compile(rf"(?<![\d.A-Za-z])(?P<low>{_NUMBER})\s?(?:-|–|—|~|～|－)\s?(?P<value>{_NUMBER})(?!\s?[-\d])"), _range),
     (re.compile(r"(?<![\d/.])(?P<part>\d{1,4})/(?P<of>\d{1,4})(?![\d/])"), _fraction),
@@ -187,6 +201,8 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"\d{1,15}(?:[.,]\d{1,15}){2,}"), _chain),
     (re.compile(r"(?<![\d.A-Za-z])\d{1,9}(?![\d.A-Za-z一-鿿])"), _number),
     (re.compile("[½⅓⅔¼¾⅕⅛]"), lambda m: _FRACTIONS[m.group()]),
+    (re.compile(r"(?<=[A-Za-z])\d{3,20}(?!\d|\.\d)"), lambda m: zh_digits(m.group(), one="幺")),
+    (re.compile(r"(?<=[一-鿿\d])\s?=\s?(?=[一-鿿\d])"), lambda _m: "等于"),
     (re.compile(r"\s?&\s?"), lambda _m: "和"),
     (re.compile(r"\s?[≥]\s?"), lambda _m: "大于等于"),
     (re.compile(r"\s?[≤]\s?"), lambda _m: "小于等于"),

@@ -9,6 +9,9 @@ UNITS: dict[str, tuple[str, str, str]] = {
     "mAh": ("毫安时", "milliamp hour", "milliamp hours"),
     "Ah": ("安时", "amp hour", "amp hours"),
     "VA": ("伏安", "volt ampere", "volt amperes"),
+    "mmHg": ("毫米汞柱", "millimeter of mercury", "millimeters of mercury"),
+    "GWh": ("吉瓦时", "gigawatt hour", "gigawatt hours"),
+    "GW": ("吉瓦", "gigawatt", "gigawatts"),
     "kW": ("千瓦", "kilowatt", "kilowatts"),
     "KW": ("千瓦", "kilowatt", "kilowatts"),
     "MW": ("兆瓦", "megawatt", "megawatts"),
@@ -48,10 +51,8 @@ UNITS: dict[str, tuple[str, str, str]] = {
     "bpm": ("次每分钟", "beat per minute", "beats per minute"),
     "km²": ("平方公里", "square kilometer", "square kilometers"),
     "m²": ("平方米", "square meter", "square meters"),
-    "m2": ("平方米", "square meter", "square meters"),
     "cm²": ("平方厘米", "square centimeter", "square centimeters"),
     "m³": ("立方米", "cubic meter", "cubic meters"),
-    "m3": ("立方米", "cubic meter", "cubic meters"),
     "km": ("公里", "kilometer", "kilometers"),
     "cm": ("厘米", "centimeter", "centimeters"),
     "mm": ("毫米", "millimeter", "millimeters"),
@@ -99,17 +100,28 @@ TEMPERATURES = {
 }
 
 
+def _spellings(unit: str) -> set[str]:
+    """How a unit is typed: either micro sign or a u, powers as characters, digits or with ^."""
+    found = {unit, unit.replace("µ", "\u03bc"), unit.replace("µ", "u")}
+    for spelling in set(found):
+        found.add(spelling.replace("²", "^2").replace("³", "^3"))
+        if len(unit) > 2 or unit in ("m²", "m³"):
+            found.add(spelling.replace("²", "2").replace("³", "3"))
+    return found
+
+
+_CANONICAL = {spelling: unit for unit in UNITS for spelling in _spellings(unit)}
+
+
 def canonical(text: str) -> str:
-    """One spelling of a unit: both micro signs, and powers, as in the table."""
-    return text.replace("μ", "µ").replace("^2", "²").replace("^3", "³")
+    """The table's spelling of a unit."""
+    return _CANONICAL[text]
 
 
-_SPELLINGS = sorted(
-    {s for u in UNITS for s in (u, u.replace("µ", "μ"), u.replace("²", "^2").replace("³", "^3"))},
-    key=len,
-    reverse=True,
-)
+_SPELLINGS = sorted(_CANONICAL, key=len, reverse=True)
 _GLUED = "|".join(re.escape(u) for u in _SPELLINGS if u not in _NOT_GLUED)
 _SPACED = "|".join(re.escape(u) for u in _SPELLINGS if u in _NOT_GLUED - {"K"})
+PER_UNIT_PATTERN = rf"/(?P<unit>{_GLUED})(?![A-Za-z0-9/²³^])"
+"""A unit behind a price."""
 UNIT_PATTERN = rf"(?:[ ]?(?P<unit>{_GLUED})|[ ](?P<spaced>{_SPACED}))(?![A-Za-z0-9/²³^])"
 """A unit behind a number."""
