@@ -166,7 +166,7 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<=\d)T(?=\d{2}:\d{2})"), lambda _m: " "),
     (re.compile(r"(?<![\d.])(?P<h>\d{1,3})\s?h\s?(?P<m>\d{1,2})\s?m(?:in)?(?![A-Za-z])"),
      lambda m: f"{zh_quantity(m['h'])}小时{zh_quantity(m['m'])}分钟"),
-    (re.compile(r"(?<!\d)(?P<a>\d{2,3})/(?P<b>\d{2,3})(?=\s?mmHg)"), lambda m: f"{zh_integer(m['a'])}，{zh_integer(m['b'])} "),
+    (re.compile(r"(?<!\d)(?P<a>\d{2,3})/(?P<b>\d{2,3})\s?mmHg"), lambda m: f"{zh_integer(m['a'])}，{zh_integer(m['b'])}毫米汞柱"),
     (re.compile(r"第(?P<n>\d{1,9})(?![\d.]\d)"), lambda m: f"第{zh_integer(m['n'])}"),
     (re.compile(rf"(?<=[元块角分]){PER_UNIT_PATTERN}"), lambda m: f"每{UNITS[canonical(m['unit'])][0]}"),
     (re.compile(r"(?<!\d)(?P<year>\d{4})(?P<by>[-/.])(?P<month>\d{1,2})(?P=by)(?P<day>\d{1,2})(?!\d)"), _date),
