@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parent.parent / "wyoming_chattts"
 LAYERS = [
     ["__main__"],
     ["cli"],
-    ["commands", "bench"],
+    ["commands"],
+    ["bench"],
     ["server"],
     ["handler", "discovery"],
     ["speech", "model", "protocol_limits"],

@@ -12,6 +12,7 @@ from wyoming_chattts.engine import speaker
 from wyoming_chattts.engine.base import End, FloatAudio, Prompt, Sampling
 from wyoming_chattts.engine.checkpoint import open_checkpoint
 from wyoming_chattts.engine.fast import EMPTY_RETRIES, FastEngine
+from wyoming_chattts.engine.graphs import bucket_rows
 from wyoming_chattts.engine.layout import END_CODE
 from wyoming_chattts.engine.quantize import make_linear, resolve
 from wyoming_chattts.errors import ConfigError
@@ -233,6 +234,51 @@ def test_refining_changes_the_prompt_and_harms_no_neighbour(engine: FastEngine) 
             refined.append(engine._slots[1].prompt.text)
     assert codes_of(engine, 0, len(alone)) == alone
     assert refined and refined[0] != PROMPTS[1].text
+
+
+def test_a_step_can_be_captured(engine: FastEngine) -> None:
+    """No value is fetched from the device and no shape depends on data: the step runs on tensors
+    that have shapes but no data."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    decode = engine._decode
+    for rows in (1, 2, 4):
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode():
+            decode.step(rows, 128)
+        with (
+            pytest.raises(Exception, match="local_scalar_dense"),
+            FakeTensorMode(allow_non_fake_inputs=True) as mode,
+            torch.inference_mode(),
+        ):
+            # the check itself: this would wait for the device
+            bool(mode.from_tensor(decode.done).all())
+
+
+def test_a_snapshot_undoes_steps(engine: FastEngine) -> None:
+    alone = speak(engine, PROMPTS[0])
+    engine.start(0, PROMPTS[0], Sampling(seed=5))
+    engine.burst(8)
+    kept = engine._decode.snapshot()
+    with torch.inference_mode():
+        engine._decode.step(1, 128)
+        engine._decode.step(1, 128)
+        engine._decode.restore(kept)
+    drain(engine)
+    assert codes_of(engine, 0, len(alone)) == alone
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_graphs_give_the_same_codes_as_stepping(tiny_dir: Path) -> None:
+    with_graphs = make(tiny_dir, device="cuda", cuda_graphs=True)
+    without = make(tiny_dir, device="cuda", cuda_graphs=False)
+    with_graphs.warm_up()
+    assert with_graphs._runner.captured > 0
+    assert speak(with_graphs, PROMPTS[0]) == speak(without, PROMPTS[0])
+
+
+@pytest.mark.parametrize(("rows", "bucket"), [(1, 1), (2, 2), (3, 4), (5, 6), (6, 6)])
+def test_rows_come_in_buckets(rows: int, bucket: int) -> None:
+    assert bucket_rows(rows, 6) == bucket
 
 
 def test_warm_up_leaves_all_slots_free(engine: FastEngine) -> None:

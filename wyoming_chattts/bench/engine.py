@@ -129,7 +129,7 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
     weights = weight_bytes(folder, ours.precision)
     report.say(
         f"Memory bandwidth (measured): {bandwidth / 1e9:.1f} GB/s; a step reads "
-        f"{weights / 1e6:.0f} MB in {ours.precision}, so {1000 * weights / bandwidth:.2f} ms at best."
+        f"{weights / 1e6:.0f} MB in {ours.precision}, {1000 * weights / bandwidth:.2f} ms at best."
     )
     report.say()
     cases = [(text, n) for text in (_TEXT, _LONG) for n in slots]
@@ -148,7 +148,9 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
         base = statistics.median(stocks[text]) if stock is not None else None
         if base is not None:
             rate = 1000 / base
-            rows.append(["stock fp32", 1, contexts[text], base, rate, STEPS_PER_SECOND / rate, 1.0, None])
+            rows.append(
+                ["stock fp32", 1, contexts[text], base, rate, STEPS_PER_SECOND / rate, 1.0, None]
+            )
         for n in slots:
             ms = statistics.median(taken[text, n])
             rate = 1000 * n / ms
@@ -167,7 +169,9 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
         "rest",
         ["engine", "load s", f"prefill {tokens} tokens ms", "codec s per s", "peak memory MB"],
         [
-            ["stock fp32", stock.load_s, None, stock.codec_share(), None] if stock else ["stock"] + [None] * 4,
+            ["stock fp32", stock.load_s, None, stock.codec_share(), None]
+            if stock
+            else ["stock"] + [None] * 4,
             [f"ours {ours.precision}", ours.load_s, prefill, ours.codec_share(), peak],
         ],
     )

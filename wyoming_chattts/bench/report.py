@@ -67,7 +67,9 @@ class Report:
         if self.out is not None:
             text = json.dumps(self.results, ensure_ascii=False, indent=1)
             (self.out / f"{self.name}.json").write_text(text, encoding="utf-8")
-            (self.out / f"{self.name}.md").write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+            (self.out / f"{self.name}.md").write_text(
+                "\n".join(self.lines) + "\n", encoding="utf-8"
+            )
         print(json.dumps({"bench": self.name, **self.results}, ensure_ascii=False))
 
 
@@ -88,9 +90,16 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "gpu": gpu,
     }
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,20 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
             [
                 kind,
                 len(text),
-                median_ms(lambda t=text: front_end.speak(t), times),
+                median_ms(partial(front_end.speak, text), times),
                 median_ms(speak_all, max(3, times // 5)),
-                median_ms(lambda t=text: _last_character(t), times),
+                median_ms(partial(_last_character, text), times),
             ]
         )
     report.table(
         "kinds",
-        ["text", "characters", "a sentence ms", f"{_LONG} characters ms", "last character to segment ms"],
+        [
+            "text",
+            "characters",
+            "a sentence ms",
+            f"{_LONG} characters ms",
+            "last character to segment ms",
+        ],
         rows,
     )
 

@@ -126,6 +126,27 @@ class Decode:
         ).scatter_add_(2, window, self._ones[part])
         return counts[..., :AUDIO_VOCAB]
 
+    def snapshot(self) -> list[torch.Tensor]:
+        """Copies of what a step changes and a later one reads, but for the KV cache: a step done
+        twice writes the same there."""
+        return [tensor.clone() for tensor in self._state()]
+
+    def restore(self, snapshot: list[torch.Tensor]) -> None:
+        """Puts a snapshot back."""
+        for tensor, kept in zip(self._state(), snapshot, strict=True):
+            tensor.copy_(kept)
+
+    def _state(self) -> list[torch.Tensor]:
+        return [
+            self.hidden,
+            self.codes,
+            self.steps,
+            self.positions,
+            self.done,
+            self._last,
+            self._window,
+        ]
+
     def park(self, slot: int) -> None:
         """Lets steps pass over a slot whose cache another pass is filling: they may only write
         to the last position, which that pass leaves alone."""

@@ -29,6 +29,7 @@ from .codec import Codec, CodecStream, vocode_mel
 from .decode import NOISE_BLOCK, Decode
 from .device import pick_device, set_threads
 from .gpt import Gpt, buckets
+from .graphs import StepRunner
 from .layout import AUDIO_VOCAB, CODEBOOKS
 from .prompt import code_prompt
 from .quantize import resolve
@@ -39,6 +40,7 @@ from .weights import read_tensors, weight_normed
 
 _LOGGER = logging.getLogger(__name__)
 
+_WARM_BUCKETS = 3
 EMPTY_RETRIES = 3
 """Tries with other noise after an end code at step 0 (the ChatTTS package tries without end)."""
 
@@ -96,6 +98,7 @@ class FastEngine:
         self._decode = Decode(
             self._gpt, embed, max_steps=sampling.max_steps, max_k=sampling.top_k, device=device
         )
+        self._runner = StepRunner(self._decode, use_graphs=engine.cuda_graphs)
         # the text head weighs 65 MB, so it goes to the device only if it is used
         self._embed = embed
         self._text_head: torch.Tensor | None = None
@@ -179,7 +182,10 @@ class FastEngine:
         self._decode.done.fill_(True)
 
     def warm_up(self) -> None:
-        """Decodes a short segment in every slot, so that each kernel and buffer was used once."""
+        """Decodes a short segment in every slot, so that each kernel and buffer was used once,
+        and captures the graphs of usual contexts."""
+        with torch.inference_mode():
+            self._runner.capture_all(self._buckets[:_WARM_BUCKETS])
         sampling = Sampling(min_steps=40, max_steps=40)
         for slot in range(self.info.slots):
             self.start(slot, Prompt("Warm up."), sampling)
@@ -234,7 +240,7 @@ class FastEngine:
             self._fill_noise(slot, state, state.drawn + n_steps)
         furthest = max(state.prompt_tokens + state.drawn for state in running.values())
         for i in range(n_steps):
-            self._decode.step(rows, self._bucket(furthest + i))
+            self._runner.step(rows, self._bucket(furthest + i))
             # on the CPU a look at `done` costs nothing, and saves steps that nobody needs
             if self._device.type == "cpu" and bool(self._decode.done[:rows].all()):
                 break

@@ -48,7 +48,8 @@ def load_chat(checkpoint: Checkpoint, device: torch.device) -> Any:
             f"transformers below 5.40: {error}"
         ) from None
     logger = logging.getLogger("ChatTTS")
-    logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))
+    # it warns of every segment that ends at a limit, and at INFO shows the texts
+    logger.setLevel(logging.ERROR)
     chat = ChatTTS.Chat(logger)
     d = checkpoint.dims
     chat.config = stock.Config(

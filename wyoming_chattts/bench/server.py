@@ -1,0 +1,211 @@
+"""`bench server`: a server process under open-loop load over its socket.
+
+Requests arrive at random (Poisson) at several rates, whatever the server does; each listener plays
+at once and counts the times it runs dry. Rates are given as shares of the capacity that a short
+closed-loop run finds.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wyoming.audio import AudioChunk
+from wyoming.client import AsyncClient
+from wyoming.error import Error
+from wyoming.tts import Synthesize
+
+from ..config import Config
+from .report import Report, percentile, progress
+
+_WORDS = (
+    "the light in kitchen is on door of garden closed heating will start at seven and music plays "
+    "softly while rain falls outside this evening please remember to water all plants"
+).split()
+_BYTES_PER_SECOND = 48_000
+_SHARES = (0.5, 0.9, 2.0)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One request as its client saw it, seconds."""
+
+    first: float | None = None
+    total: float = 0.0
+    audio: float = 0.0
+    dry: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Server:
+    """A server process."""
+
+    process: "subprocess.Popen[str]"
+    uri: str
+    lines: list[str] = field(default_factory=list)
+
+    def cpu_s(self) -> float:
+        """Processor seconds so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mb(self) -> float:
+        """Resident memory."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1000
+        return float("nan")
+
+    def stop(self) -> None:
+        """Ends the process."""
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def start_server(folder: Path, data: Path, *settings: str) -> Server:
+    """A server on a free port, once its model speaks."""
+    command = [sys.executable, "-m", "wyoming_chattts", "serve", "--uri", "tcp://127.0.0.1:0"]
+    command += ["--model-dir", str(folder), "--data-dir", str(data)]
+    for setting in ("warmup.enabled=false", "model.verify=false", *settings):
+        command += ["--set", setting]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    uri = ""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "listening on " in line:
+            uri = line.rsplit(" ", 1)[1].strip()
+        if "speaking with ChatTTS" in line:
+            break
+    else:
+        raise RuntimeError("the server ended before it spoke")
+    # the rest of the log must not fill the pipe
+    subprocess.Popen(["cat"], stdin=process.stderr, stdout=subprocess.DEVNULL)
+    return Server(process, uri)
+
+
+async def request(uri: str, text: str) -> Outcome:
+    """Speaks a text, and listens at the pace of playing."""
+    outcome = Outcome()
+    begin = time.perf_counter()
+    plays_until = 0.0
+    try:
+        async with AsyncClient.from_uri(uri) as client:
+            await client.write_event(Synthesize(text).event())
+            while (event := await client.read_event()) is not None:
+                now = time.perf_counter() - begin
+                if Error.is_type(event.type):
+                    outcome.error = Error.from_event(event).code or "error"
+                    break
+                if AudioChunk.is_type(event.type):
+                    seconds = len(AudioChunk.from_event(event).audio) / _BYTES_PER_SECOND
+                    if outcome.first is None:
+                        outcome.first = plays_until = now
+                    elif now > plays_until + 0.001:
+                        outcome.dry += 1
+                        plays_until = now
+                    plays_until += seconds
+                    outcome.audio += seconds
+                if event.type == "audio-stop":
+                    break
+            else:
+                outcome.error = "closed"
+    except OSError as error:
+        outcome.error = type(error).__name__
+    outcome.total = time.perf_counter() - begin
+    return outcome
+
+
+def sentence(chance: random.Random) -> str:
+    """A sentence of 6 to 14 words, most likely never said before."""
+    words = chance.choices(_WORDS, k=chance.randint(6, 14))
+    return " ".join(words).capitalize() + "."
+
+
+async def _closed_loop(uri: str, workers: int, seconds: float, chance: random.Random) -> float:
+    """Requests a second that so many clients get done."""
+    end = time.perf_counter() + seconds
+    done = 0
+
+    async def client() -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            await request(uri, sentence(chance))
+            done += 1
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(workers)))
+    return done / (time.perf_counter() - begin)
+
+
+async def _open_loop(uri: str, rate: float, seconds: float, chance: random.Random) -> list[Outcome]:
+    tasks: list[asyncio.Task[Outcome]] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        tasks.append(asyncio.create_task(request(uri, sentence(chance))))
+        await asyncio.sleep(chance.expovariate(rate))
+    return list(await asyncio.gather(*tasks))
+
+
+def measure(config: Config, folder: Path, options: argparse.Namespace, report: Report) -> None:
+    """Prints the table."""
+    seconds = 10.0 if options.quick else 60.0
+    chance = random.Random(1)
+    rows: list[list[Any]] = []
+    with tempfile.TemporaryDirectory() as data:
+        server = start_server(folder, Path(data), "cache.enabled=false")
+        try:
+            capacity = asyncio.run(_closed_loop(server.uri, 4, seconds / 2, chance))
+            report.say(f"Capacity, 4 clients in a closed loop: {capacity:.2f} requests/s.")
+            report.say()
+            for share in progress(_SHARES, "rates"):
+                cpu, begin = server.cpu_s(), time.perf_counter()
+                rate = capacity * share
+                outcomes = asyncio.run(_open_loop(server.uri, rate, seconds, chance))
+                spent = (server.cpu_s() - cpu) / (time.perf_counter() - begin)
+                rows.append(_row(share, rate, outcomes, spent, server.memory_mb()))
+        finally:
+            server.stop()
+    report.table(
+        "rates",
+        [
+            *("of capacity", "requests/s", "requests", "ok", "refused", "other errors"),
+            *("first P50 ms", "first P95 ms", "first P99 ms", "total P50 ms", "total P95 ms"),
+            *("RTF P50", "ran dry", "cores", "memory MB"),
+        ],
+        rows,
+    )
+
+    def draw(axes: Any) -> None:
+        for column, label in ((6, "P50"), (7, "P95"), (8, "P99")):
+            axes.plot([row[0] for row in rows], [row[column] for row in rows], "o-", label=label)
+        axes.set_xlabel("arrivals as a share of capacity")
+        axes.set_ylabel("first audio, ms")
+        axes.legend()
+
+    report.plot(draw)
+
+
+def _row(
+    share: float, rate: float, outcomes: list[Outcome], cores: float, memory: float
+) -> list[Any]:
+    good = [o for o in outcomes if o.error is None]
+    refused = sum(o.error == "busy" for o in outcomes)
+    firsts = [1000 * o.first for o in good if o.first is not None]
+    totals = [1000 * o.total for o in good]
+    return [
+        *(share, rate, len(outcomes), len(good), refused, len(outcomes) - len(good) - refused),
+        *(percentile(firsts, p) for p in (0.5, 0.95, 0.99)),
+        *(percentile(totals, p) for p in (0.5, 0.95)),
+        percentile([o.total / o.audio for o in good if o.audio], 0.5),
+        sum(o.dry > 0 for o in good),
+        cores,
+        memory,
+    ]
