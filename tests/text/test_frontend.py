@@ -71,8 +71,9 @@ def test_the_result_is_its_own_spoken_form(row: tuple[str, str, str, list[str]])
     assert FRONT_END.speak(once.text, once.language).text == once.text
 
 
-@given(st.sampled_from(GOLD), st.randoms())
-@settings(max_examples=200, deadline=None)
+@pytest.mark.parametrize("row", GOLD, ids=lambda row: row[0])
+@given(chance=st.randoms())
+@settings(max_examples=8, deadline=None)
 def test_where_a_text_is_cut_does_not_matter(
     row: tuple[str, str, str, list[str]], chance: random.Random
 ) -> None:
@@ -88,11 +89,13 @@ def test_where_a_text_is_cut_does_not_matter(
 _CHARACTERS = st.one_of(
     st.sampled_from("0123456789.,:/-+%$¥°CFkWhms ()[]{}<>*_#&@!?'\"\n，。：！℃²½～…"),
     st.sampled_from("中文字温度两点AaZzé日ひ한가ß"),
+    st.sampled_from(["Dr. ", "km/h ", "it's ", "II ", "USB", "第", "AM ", "v1", "No. ", "St. "]),
+    st.sampled_from(["°C", "[laugh]", "[Stts]", "May 3", "CO2", "Mr. ", "5%", "10:30", "$1"]),
     st.characters(),
 )
 
 
-@given(st.text(_CHARACTERS, max_size=80), st.sampled_from(["en", "zh"]))
+@given(st.lists(_CHARACTERS, max_size=60).map("".join), st.sampled_from(["en", "zh"]))
 @settings(max_examples=600, deadline=None)
 def test_any_text_gives_only_what_chattts_can_read(text: str, language: str) -> None:
     result = FRONT_END.speak(text, language)
@@ -101,8 +104,7 @@ def test_any_text_gives_only_what_chattts_can_read(text: str, language: str) -> 
         assert result.text
         return
     assert ALLOWED.fullmatch(result.text), result
-    again = FRONT_END.speak(result.text, result.language)
-    assert ALLOWED.fullmatch(again.text)
+    assert FRONT_END.speak(result.text, result.language).text == result.text
 
 
 @pytest.mark.parametrize(

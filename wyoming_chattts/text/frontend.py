@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..config import ReplacementConfig
 from ..engine.checkpoint import package_resource
+from .acronyms import spell_acronyms
 from .charset import CONTROL_TOKENS, Homophones, drop_tokens, to_charset
 from .clean import clean
 from .languages import foreign_language
@@ -63,8 +64,8 @@ class FrontEnd:
         if foreign := foreign_language(plain):
             return Spoken(" ".join(plain.split()), foreign, _pause(text), tuple(stages))
         normalized = normalize(plain, language)
-        mapped = to_charset(normalized, self._keep)
-        spoken = self._homophones(mapped) if language == "zh" else mapped
+        mapped = spell_acronyms(to_charset(normalized, self._keep))
+        spoken = self._homophones(mapped)
         stages += [("normalize", normalized), ("charset", mapped), ("homophones", spoken)]
         return Spoken(spoken, language, _pause(text), tuple(stages))
 

@@ -49,9 +49,10 @@ def foreign_language(text: str) -> str | None:
             return language
     if text.isascii() and letters < 8:
         return None
-    words = [word.lower() for word in _WORD.findall(text)]
-    english = sum(word in _ENGLISH for word in words)
-    scores = {language: sum(w in known for w in words) for language, known in _SETS.items()}
+    # single letters are names of things as often as words
+    words = {word.lower() for word in _WORD.findall(text) if len(word) > 1}
+    english = len(words & _ENGLISH)
+    scores = {language: len(words & known) for language, known in _SETS.items()}
     best = max(scores, key=lambda language: scores[language])
     if scores[best] >= _MIN_WORDS and scores[best] > english:
         return best

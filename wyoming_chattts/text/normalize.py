@@ -9,7 +9,7 @@ from functools import cache
 
 from wetext import Normalizer
 
-from .rules_en import apply_en, finish_en, spell_acronyms
+from .rules_en import apply_en, expand_titles, finish_en
 from .rules_zh import apply_zh, finish_zh
 from .runs import Run, language_runs
 
@@ -18,7 +18,7 @@ _LOGGER = logging.getLogger(__name__)
 
 def normalize(text: str, default: str = "en") -> str:
     """The spoken form of a text without markup. `default` is the language of a lone number."""
-    return spell_acronyms("".join(map(_run, language_runs(text, default))))
+    return "".join(map(_run, language_runs(expand_titles(text), default)))
 
 
 def _run(run: Run) -> str:

@@ -63,10 +63,6 @@ _CONTRACTIONS: tuple[tuple[str, str], ...] = (
     (r"'em\b", "them"), (r"(?<=[A-Za-z])'(?=[A-Za-z])", ""), (r"(?<=s)'(?=\s|$)", ""),
 )  # fmt: skip
 _CONTRACTION_RULES = tuple((re.compile(p, re.IGNORECASE), w) for p, w in _CONTRACTIONS)
-_SPOKEN_ACRONYMS = frozenset(
-    "NASA NATO UNESCO UNICEF COVID LASER RADAR PIN RAM ROM SIM WIFI ASAP AIDS OPEC GIF JPEG LAN WAN "
-    "ZIP CAPTCHA IKEA SONOS HEPA".split()
-)
 _FRACTION_NAMES = {"2": ("half", "halves"), "4": ("quarter", "quarters")}
 _UNICODE_FRACTIONS = {
     "½": "1/2",
@@ -287,9 +283,6 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"(?<=\d)M(?=\s[a-z])"), lambda _m: " million"),
     (re.compile("(?P<whole>\\d{1,3})?\\s?(?P<f>[½⅓⅔¼¾⅕⅛])"),
      lambda m: f"{m['whole'] + ' ' if m['whole'] else ''}{_UNICODE_FRACTIONS[m['f']]}"),
-    (re.compile(r"(?<![A-Za-z])(" + "|".join(_TITLES) + r")\.(?=\s?[A-Z]|\s(?:and|&)\s)"), lambda m: _TITLES[m[1]]),
-    (re.compile(r"(?<![A-Za-z])St\.(?=\s[A-Z][a-z])"), lambda _m: "Saint"),
-    (re.compile(r"(?<=[a-z]\s)St\.?(?=[\s,.]|$)"), lambda _m: "Street"),
     (re.compile(r"(?<![A-Za-z])(?:[Nn]o|Nos)\.\s?(?=\d)"), lambda _m: "number "),
     (re.compile(r"#\s?(?=\d)"), lambda _m: "number "),
     (re.compile(r"(?<!\d)24/7(?!\d)"), lambda _m: "twenty four seven"),
@@ -353,6 +346,19 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+_TITLE = re.compile(r"(?<![A-Za-z])(" + "|".join(_TITLES) + r")\.(?!\w)")
+_SAINT = re.compile(r"(?<![A-Za-z])St\.(?=\s?[A-Z])")
+_STREET = re.compile(r"(?<![A-Za-z])St\.(?!\w)|(?<=[a-z]\s)St(?=\s*(?:[,.]|$))")
+
+
+def expand_titles(text: str) -> str:
+    """Doctor, Mister, Saint and such in full, whatever the language around them."""
+    if "." not in text and "St" not in text:
+        return text
+    text = _TITLE.sub(lambda m: _TITLES[m[1]], text)
+    return _STREET.sub("Street", _SAINT.sub("Saint", text))
+
+
 def apply_en(text: str) -> str:
     """The text with these kinds of numbers, abbreviations and symbols in words."""
     text = text.replace("’", "'")
@@ -366,24 +372,3 @@ def apply_en(text: str) -> str:
 def finish_en(text: str) -> str:
     """Words for digits that nothing else has read."""
     return re.sub(r"\d{1,15}", lambda m: en_integer(m.group()), text)
-
-
-_ACRONYM = re.compile(r"(?<![A-Za-z])[A-Z]{2,6}(?:s(?![A-Za-z]))?(?![A-Za-z])")
-_CAPITALS = re.compile(r"(?<![A-Za-z])[A-Z]{4,}(?![A-Za-z])")
-
-
-def spell_acronyms(text: str) -> str:
-    """GPU → G P U, so that it is spelled; words that are only written in capitals are not."""
-    shouted = len(_CAPITALS.findall(text)) >= 2 and not re.search(r"[a-z]{2}", text)
-    if shouted:
-        return text.lower()
-    return _ACRONYM.sub(_spell, text)
-
-
-def _spell(m: re.Match[str]) -> str:
-    word = m.group()
-    plural = word.endswith("s")
-    letters = word[:-1] if plural else word
-    if letters in _SPOKEN_ACRONYMS:
-        return word.lower()
-    return " ".join(letters) + ("s" if plural else "")
