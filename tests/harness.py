@@ -187,7 +187,12 @@ async def running_server(
     **overrides: Any,
 ) -> AsyncIterator[RunningServer]:
     """A server with its model loaded (or, with None, with the fallback voice only)."""
-    values: dict[str, Any] = {"server.uri": "tcp://127.0.0.1:0", "warmup.enabled": False}
+    values: dict[str, Any] = {
+        "server.uri": "tcp://127.0.0.1:0",
+        "warmup.enabled": False,
+        # its one change of a voice's gain would come in the middle of a test
+        "audio.loudness_lufs": None,
+    }
     config = settings.load(environ={}, overrides=values | overrides)
     engines: list[WatchedEngine] = []
 

@@ -17,7 +17,7 @@ LAYERS = [
     ["handler", "discovery"],
     ["speech", "model", "protocol_limits"],
     ["flights"],
-    ["worker", "cache", "audio", "text", "voices"],
+    ["worker", "cache", "audio", "loudness", "text", "voices"],
     ["engine"],
     ["config", "errors"],
     ["__init__"],

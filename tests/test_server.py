@@ -530,6 +530,32 @@ async def test_ssml_is_read_and_its_rate_followed(
         assert running.engine.starts[0].style.speed == 7
 
 
+async def test_the_output_rate_can_be_another(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running_server(
+        monkeypatch, make_engine, data_dir=str(tmp_path), **{"audio.rate": 16_000}
+    ) as running:
+        answer = await say(running.uri, "Good morning.")
+        assert answer.events[0].data["rate"] == answer.events[1].data["rate"] == 16_000
+        steps = 3 * len("Goodmorning")
+        assert len(answer.pcm) / 32_000 == pytest.approx((2 * steps - 1) * 256 / 24_000, abs=0.1)
+        stop = next(e for e in answer.events if e.type == "audio-stop")
+        assert stop.data["timestamp"] == round(len(answer.pcm) / 32)
+
+
+async def test_a_voice_comes_to_the_loudness_of_the_settings(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running_server(
+        monkeypatch, make_engine, data_dir=str(tmp_path), **{"audio.loudness_lufs": -16.0}
+    ) as running:
+        before = await say(running.uri, LONG)
+        after = await say(running.uri, LONG)
+        assert loudness(after.pcm) > 1.5 * loudness(before.pcm[: 48_000 * 3])
+        assert (await say(running.uri, LONG)).pcm == after.pcm
+
+
 async def test_without_model_and_fallback_the_answer_is_model_unavailable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

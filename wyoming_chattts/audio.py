@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import soxr
 from numpy.typing import NDArray
 
 from .config import AudioConfig
@@ -98,6 +99,26 @@ def to_pcm16(audio: FloatAudio, gain_db: float = 0.0) -> bytes:
     scaled = np.nan_to_num(audio * (32767.0 * 10 ** (gain_db / 20)), nan=0.0)
     pcm: bytes = np.clip(np.rint(scaled), -32768, 32767).astype("<i2").tobytes()
     return pcm
+
+
+class OutputRate:
+    """A stream of PCM at another sampling rate, by soxr."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self._stream = (
+            soxr.ResampleStream(SAMPLE_RATE, rate, CHANNELS, dtype="int16")
+            if rate != SAMPLE_RATE
+            else None
+        )
+
+    def convert(self, pcm: bytes, *, last: bool = False) -> bytes:
+        """PCM at the output rate for PCM at 24 kHz; `last` brings what the filter holds back."""
+        if self._stream is None:
+            return pcm
+        samples = np.frombuffer(pcm, dtype="<i2")
+        result: bytes = self._stream.resample_chunk(samples, last=last).astype("<i2").tobytes()
+        return result
 
 
 def silence(milliseconds: float) -> bytes:

@@ -177,6 +177,8 @@ class VoicesConfig(Section):
 
 
 class AudioConfig(Section):
+    loudness_lufs: Annotated[float, Field(ge=-50, le=-5)] | None = -20.0
+    rate: Annotated[int, Field(ge=8_000, le=48_000)] = 24_000
     gain_db: Annotated[float, Field(ge=-40, le=40)] = 0.0
     lead_ms: Milliseconds = 40
     tail_ms: Milliseconds = 120

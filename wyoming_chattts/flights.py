@@ -26,6 +26,8 @@ _LOGGER = logging.getLogger(__name__)
 
 _KEY_FORMAT = 1
 _MEL_BINS = 100
+_APPLIED_LATER = {"loudness_lufs", "rate", "pause_ms"}
+"""Settings of audio that work on what comes from the cache, too."""
 
 
 @dataclass(eq=False)
@@ -163,7 +165,7 @@ class Flights:
                     sampling.max_steps,
                     sampling.seed,
                 ],
-                "output": "mel" if mel else self._config.audio.model_dump(),
+                "output": "mel" if mel else self._config.audio.model_dump(exclude=_APPLIED_LATER),
             }
         )
 

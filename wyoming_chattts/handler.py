@@ -21,9 +21,8 @@ from wyoming.info import Info
 from wyoming.ping import Pong
 from wyoming.tts import SynthesizeStopped
 
-from .audio import BYTES_PER_SECOND, CHANNELS, SAMPLE_WIDTH
+from .audio import CHANNELS, SAMPLE_WIDTH, OutputRate
 from .config import Config
-from .engine.base import SAMPLE_RATE
 from .errors import BadRequest, Busy, DeadlineExceeded, ShuttingDown, SpeechError
 from .protocol_limits import EventReader, RawEvent
 from .speech import Speech, Timings, whole
@@ -237,7 +236,8 @@ class Connection:
     async def _speak(self, request: _Request) -> None:
         timings = Timings()
         begin = time.monotonic()
-        audio = _AudioWriter(self._write, self._services.config.stream.chunk_ms)
+        config = self._services.config
+        audio = _AudioWriter(self._write, config.stream.chunk_ms, config.audio.rate)
         outcome = "gone"
         try:
             pieces, voice = request.pieces, request.voice
@@ -283,9 +283,11 @@ class Connection:
 class _AudioWriter:
     """Sends PCM as one `audio-start`, chunks of even length with running times, `audio-stop`."""
 
-    def __init__(self, write: Callable[[Event], Any], chunk_ms: int) -> None:
+    def __init__(self, write: Callable[[Event], Any], chunk_ms: int, rate: int) -> None:
         self._write = write
-        self._chunk = chunk_ms * BYTES_PER_SECOND // 1000 // SAMPLE_WIDTH * SAMPLE_WIDTH
+        self._rate = OutputRate(rate)
+        self._bytes_per_second = rate * SAMPLE_WIDTH * CHANNELS
+        self._chunk = chunk_ms * rate // 1000 * SAMPLE_WIDTH
         self._buffer = bytearray()
         self._sent = 0
         self._started = False
@@ -294,25 +296,31 @@ class _AudioWriter:
         """Sends all whole chunks."""
         if not self._started:
             self._started = True
-            await self._write(AudioStart(SAMPLE_RATE, SAMPLE_WIDTH, CHANNELS, timestamp=0).event())
-        self._buffer += pcm
+            start = AudioStart(self._rate.rate, SAMPLE_WIDTH, CHANNELS, timestamp=0)
+            await self._write(start.event())
+        self._buffer += self._rate.convert(pcm)
+        await self._send_chunks()
+
+    async def _send_chunks(self) -> None:
         while len(self._buffer) >= self._chunk:
             await self._send(bytes(self._buffer[: self._chunk]))
             del self._buffer[: self._chunk]
 
     async def finish(self) -> None:
         """Sends the rest, and `audio-stop`."""
+        self._buffer += self._rate.convert(b"", last=True)
+        await self._send_chunks()
         if self._buffer:
             await self._send(bytes(self._buffer))
         await self._write(AudioStop(timestamp=self._time()).event())
 
     async def _send(self, pcm: bytes) -> None:
-        chunk = AudioChunk(SAMPLE_RATE, SAMPLE_WIDTH, CHANNELS, pcm, timestamp=self._time())
+        chunk = AudioChunk(self._rate.rate, SAMPLE_WIDTH, CHANNELS, pcm, timestamp=self._time())
         self._sent += len(pcm)
         await self._write(chunk.event())
 
     def _time(self) -> int:
-        return round(1000 * self._sent / BYTES_PER_SECOND)
+        return round(1000 * self._sent / self._bytes_per_second)
 
 
 def _from_ssml(source: str, voice: Voice) -> tuple[str, Voice]:

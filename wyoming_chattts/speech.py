@@ -12,12 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from .audio import NOTHING_TO_SAY_MS, duration_s, silence
 from .cache import SegmentCache
 from .config import Config
-from .engine.base import STEPS_PER_SECOND, expected_steps
+from .engine.base import STEPS_PER_SECOND, FloatAudio, expected_steps
 from .errors import DeadlineExceeded, EngineFailed, ModelUnavailable, SpeechError, TextTooLong
 from .flights import Flight, Flights
+from .loudness import Loudness, apply_gain
 from .text.frontend import FrontEnd, Spoken
 from .text.segment import Segmenter
 from .voices import Voice
@@ -47,6 +50,7 @@ class Timings:
 @dataclass(frozen=True, slots=True)
 class _Segment:
     flight: Flight
+    loudness_key: str | None
     pause: str
     expected_s: float
 
@@ -58,6 +62,7 @@ class Speech:
     def __init__(self, config: Config, cache: SegmentCache) -> None:
         self._config = config
         self.flights = Flights(config, cache)
+        self.loudness = Loudness(config.audio.loudness_lufs, config.data_path / "loudness.json")
         self._text_thread = ThreadPoolExecutor(1, thread_name_prefix="text")
         self._front_end: FrontEnd | None = None
         self.worker: Worker | None = None
@@ -114,6 +119,15 @@ class Speech:
     async def spoken(self, text: str, language: str) -> Spoken:
         """The front end's answer for one segment."""
         return await self._in_text_thread(lambda: self._front().speak(text, language))
+
+    async def measure(self, loudness_key: str, pcm: bytes) -> None:
+        """Lets a voice's loudness be measured, in the text thread."""
+        if self.loudness.known(loudness_key):
+            return
+        audio: FloatAudio = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / np.float32(32768)
+        await asyncio.get_running_loop().run_in_executor(
+            self._text_thread, self.loudness.measure, loudness_key, audio
+        )
 
     def _front(self) -> FrontEnd:
         if self._front_end is None:
@@ -271,7 +285,9 @@ class _Request:
         self.timings.segments += 1
         if not self.background:
             self.speech.flights.remember(text, self.voice)
-        await ready.put(_Segment(flight, spoken.pause, expected_s))
+        # the fallback voice has a level of its own
+        key = f"{self.voice.name} {worker.info.identity}" if worker.info.cacheable else None
+        await ready.put(_Segment(flight, key, spoken.pause, expected_s))
 
     async def _play(self, ready: "asyncio.Queue[_Segment | SpeechError | None]") -> None:
         """Sends segments in order, with a pause between them."""
@@ -287,26 +303,30 @@ class _Request:
                     silence(self.config.audio.pause_ms * (1.0 if pause == "。" else 0.4))
                 )
             self.queued_s -= item.expected_s
-            await self._play_segment(item.flight)
+            await self._play_segment(item.flight, item.loudness_key)
             pause = item.pause
         if self.timings.first_audio is None:
             if self.skipped:
                 raise ModelUnavailable(f"there is no voice for the language {self.skipped}")
             await self._send(silence(NOTHING_TO_SAY_MS))
 
-    async def _play_segment(self, flight: Flight) -> None:
+    async def _play_segment(self, flight: Flight, loudness_key: str | None) -> None:
         audio = flight.listen()
+        loudness = self.speech.loudness
+        gain_db = loudness.gain_db(loudness_key) if loudness_key is not None else 0.0
         try:
             while True:
                 try:
                     pcm = await self._by_deadline(anext(audio), waits_for_text=False)
                 except StopAsyncIteration:
                     break
-                await self._send(pcm)
+                await self._send(apply_gain(pcm, gain_db))
         finally:
             await audio.aclose()
         self.timings.cache_hits += flight.from_cache
         self.timings.shared += flight.listeners > 1
+        if loudness_key is not None:
+            await self.speech.measure(loudness_key, b"".join(flight.chunks))
         self.flights.remove(flight)
         self.speech.flights.leave(flight)
 
