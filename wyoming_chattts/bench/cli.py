@@ -17,6 +17,7 @@ BENCHMARKS = {
     "text": "the front end: time by kind of text",
     "quality": "precisions against fp32 on the same noise",
     "server": "a server under open-loop load over its socket",
+    "ab": "a page for a blind comparison by ear",
     "seed": "a household's hundred texts with each improvement switched off",
 }
 
@@ -33,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="synthetic checkpoint to make where --model-dir is not given",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write JSON, Markdown and a plot")
+    parser.add_argument("--texts", type=Path, metavar="FILE", help="ab: texts, one a line")
+    for side in ("a", "b"):
+        parser.add_argument(
+            f"--{side}", action="append", metavar="SECTION.KEY=VALUE", help=f"ab: {side.upper()}"
+        )
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--no-stock", action="store_true", help="leave the stock package out")
 
