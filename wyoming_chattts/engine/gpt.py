@@ -130,13 +130,14 @@ class Gpt:
     ) -> torch.Tensor:
         """Query, key and value `[tokens, 3*hidden]`, rotated; key and value go to the cache."""
         normed = F.rms_norm(x, (self.hidden,), layer.attention_norm, RMS_EPS)
-        qkv = layer.qkv(normed)
+        qkv = layer.qkv(normed).float()
         pairs = qkv[:, : 2 * self.hidden].unflatten(1, (2 * self.heads, self.head_dim // 2, 2))
         torch.view_as_complex(pairs).mul_(rope)
         self._kv_rows[i].index_copy_(0, where, qkv[:, self.hidden :].to(self.kv_dtype))
         return qkv
 
     def _feed(self, layer: _Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        # half precision is added to the float32 stream as it is, which saves a kernel for a cast
         x = x + layer.out(attended)
         gate, up = layer.gate_up(F.rms_norm(x, (self.hidden,), layer.mlp_norm, RMS_EPS)).chunk(
             2, dim=1

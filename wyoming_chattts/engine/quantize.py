@@ -21,7 +21,7 @@ from ..errors import ConfigError
 _LOGGER = logging.getLogger(__name__)
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
-"""`[rows, in]` float32 → `[rows, out]` float32, without bias."""
+"""`[rows, in]` → `[rows, out]`, without bias; the result has the dtype that was computed in."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -57,7 +57,7 @@ def make_linear(weight: torch.Tensor, precision: str, device: torch.device) -> L
     held = weight.to(device=device, dtype=dtype).contiguous()
     if dtype is torch.float32:
         return lambda x: F.linear(x, held)
-    return lambda x: F.linear(x.to(dtype), held).float()
+    return lambda x: F.linear(x.to(dtype), held)
 
 
 def _int8_linear(weight: torch.Tensor) -> Linear:
