@@ -156,13 +156,13 @@ async def _open_loop(uri: str, rate: float, seconds: float, chance: random.Rando
 
 def measure(config: Config, folder: Path, options: argparse.Namespace, report: Report) -> None:
     """Prints the table."""
-    seconds = 10.0 if options.quick else 60.0
+    seconds = 30.0 if options.quick else 120.0
     chance = random.Random(1)
     rows: list[list[Any]] = []
     with tempfile.TemporaryDirectory() as data:
         server = start_server(folder, Path(data), "cache.enabled=false")
         try:
-            capacity = asyncio.run(_closed_loop(server.uri, 4, seconds / 2, chance))
+            capacity = asyncio.run(_closed_loop(server.uri, 4, 30.0, chance))
             report.say(f"Capacity, 4 clients in a closed loop: {capacity:.2f} requests/s.")
             report.say()
             for share in progress(_SHARES, "rates"):

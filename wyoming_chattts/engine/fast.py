@@ -41,6 +41,7 @@ from .weights import read_tensors, weight_normed
 _LOGGER = logging.getLogger(__name__)
 
 _WARM_BUCKETS = 3
+_CPU_BUCKET = 16
 EMPTY_RETRIES = 3
 """Tries with other noise after an end code at step 0 (the ChatTTS package tries without end)."""
 
@@ -248,6 +249,10 @@ class FastEngine:
             state.drawn += n_steps
 
     def _bucket(self, length: int) -> int:
+        """Positions that attention looks at: few different numbers where graphs are captured for
+        each; on a CPU hardly more than there are, since it reads the cache of them all."""
+        if self._device.type == "cpu":
+            return min(-(-length // _CPU_BUCKET) * _CPU_BUCKET, self._gpt.context)
         return next((size for size in self._buckets if size >= length), self._buckets[-1])
 
     def _fill_noise(self, slot: int, state: _Slot, until: int) -> None:
