@@ -75,7 +75,9 @@ def test_cache_commands(tiny_dir: Path, tmp_path: Path) -> None:
     warm = ["cache", "warm", "--file", str(tmp_path / "phrases"), "--model-dir", str(tiny_dir)]
     assert "2/2 made" in command(*warm, data=tmp_path)
     assert "2/2 known" in command(*warm, data=tmp_path)
-    assert "entries  2" in command("cache", "stats", data=tmp_path)
+    stats = command("cache", "stats", data=tmp_path)
+    assert "entries  2" in stats
+    assert "2 hits, 2 misses (50 % hit)" in stats
     assert "removed 2 entries" in command("cache", "clear", data=tmp_path)
     assert "entries  0" in command("cache", "stats", data=tmp_path)
 

@@ -104,6 +104,26 @@ async def test_a_failing_download_says_why_and_is_tried_again(
             assert_whole(await say(server.uri, TEXT))
 
 
+async def test_a_damaged_download_is_fetched_again(tiny_dir: Path, tmp_path: Path) -> None:
+    model = _model(tmp_path)
+    shutil.copytree(tiny_dir, model, dirs_exist_ok=True)
+    file = model / "asset" / "Vocos.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with (
+        fake_hub(tiny_dir) as hub,
+        ServerProcess(
+            tmp_path,
+            *("--set", f"model.endpoint={hub.endpoint}", "--set", "model.retry_min_s=0.1"),
+        ) as server,
+    ):
+        assert "Vocos.safetensors" in server.wait_for("sha256 is not that")
+        server.wait_ready()
+        assert len([r for r in hub.requests if r.startswith("GET")]) == 1
+        assert_whole(await say(server.uri, TEXT))
+
+
 async def test_a_network_that_is_not_there_is_named(tmp_path: Path) -> None:
     with ServerProcess(
         tmp_path,

@@ -94,7 +94,7 @@ class CacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of lookups that hit, since the start."""
+        """Share of lookups that hit, since the cache was made or cleared."""
         return self.hits / max(1, self.hits + self.misses)
 
 
@@ -123,7 +123,7 @@ class SegmentCache:
         self._segments: diskcache.Cache | None = None
         self._phrases: diskcache.Cache | None = None
         self._retry_at = 0.0
-        self._hits = self._misses = self._faults = 0
+        self._faults = 0
 
     async def get(self, key: str) -> bytes | None:
         """A value, or None if there is none or the cache does not answer in time."""
@@ -136,10 +136,6 @@ class SegmentCache:
         except TimeoutError:
             _LOGGER.debug("the cache did not answer in time")
             value = None
-        if value is None:
-            self._misses += 1
-        else:
-            self._hits += 1
         return value
 
     async def put(self, key: str, value: bytes) -> None:
@@ -209,7 +205,7 @@ class SegmentCache:
             size_limit=limit,
             eviction_policy="least-recently-used",
             cull_limit=10,
-            statistics=0,
+            statistics=1,
         )
 
     def _opened(self) -> diskcache.Cache:
@@ -274,21 +270,22 @@ class SegmentCache:
         if not self._config.enabled:
             return self._empty_stats()
         cache = self._opened()
+        hits, misses = cache.stats()
         return CacheStats(
             enabled=True,
             healthy=True,
             entries=len(cache),
             size_bytes=int(cache.volume()),
             limit_bytes=self._config.size_mb * 1_000_000,
-            hits=self._hits,
-            misses=self._misses,
+            hits=int(hits),
+            misses=int(misses),
             faults=self._faults,
         )
 
     def _empty_stats(self) -> CacheStats:
         limit = self._config.size_mb * 1_000_000
         enabled = self._config.enabled
-        return CacheStats(enabled, not enabled, 0, 0, limit, self._hits, self._misses, self._faults)
+        return CacheStats(enabled, not enabled, 0, 0, limit, 0, 0, self._faults)
 
     def _close(self) -> None:
         for cache in (self._segments, self._phrases):

@@ -3,6 +3,7 @@
 ChatTTSServerError
 ├── ConfigError            a setting is wrong; names it
 ├── CheckpointError        a model file is missing or damaged; names it
+│   └── DamagedFile        its contents are wrong: fetching it again would help
 ├── VoiceError             a voice cannot be read; names it
 ├── EngineLost             the process must end (a poisoned CUDA context)
 └── SpeechError            a request failed; `code` goes to the client
@@ -15,6 +16,7 @@ ChatTTSServerError
     └── ShuttingDown       shutting_down
 """
 
+from pathlib import Path
 from typing import ClassVar
 
 EXIT_ENGINE_LOST = 70
@@ -31,6 +33,14 @@ class ConfigError(ChatTTSServerError):
 
 class CheckpointError(ChatTTSServerError):
     """A model file is missing, damaged or of another shape; the message names the file."""
+
+
+class DamagedFile(CheckpointError):
+    """A model file is not what was released; `path` is the file."""
+
+    def __init__(self, message: str, path: Path) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class VoiceError(ChatTTSServerError):

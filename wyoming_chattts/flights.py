@@ -35,6 +35,10 @@ class Flight:
     """One segment being made, for whoever listens."""
 
     key: str
+    due: float
+    """Loop time at which the first listener to do so runs dry."""
+    background: bool
+    """Nobody listens but a warm-up."""
     chunks: list[bytes] = field(default_factory=list)
     done: bool = False
     error: SpeechError | None = None
@@ -105,16 +109,18 @@ class Flights:
         key = self._key(worker, prompt, sampling)
         flight = self._flights.get(key)
         if flight is None:
-            flight = Flight(key)
+            flight = Flight(key, due, background)
             self._flights[key] = flight
             flight.task = asyncio.create_task(
-                self._fly(flight, worker, prompt, sampling, due, admitted, background),
+                self._fly(flight, worker, prompt, sampling, admitted),
                 name="segment",
             )
-        elif flight.job is not None and not background:
+        elif not background:
             # somebody listens now to what was warm-up, or sooner than the first one needed it
-            flight.job.background = False
-            flight.job.due = min(flight.job.due, due)
+            flight.background = False
+            flight.due = min(flight.due, due)
+            if flight.job is not None:
+                flight.job.background, flight.job.due = False, flight.due
         flight.listeners += 1
         return flight
 
@@ -178,15 +184,17 @@ class Flights:
         worker: Worker,
         prompt: Prompt,
         sampling: Sampling,
-        due: float,
         admitted: bool,
-        background: bool,
     ) -> None:
         try:
             if worker.info.cacheable and await self._from_cache(flight, worker):
                 return
             flight.job = worker.submit(
-                prompt, sampling, due=due, admitted=admitted, background=background
+                prompt,
+                sampling,
+                due=flight.due,
+                admitted=admitted,
+                background=flight.background,
             )
             await self._from_engine(flight, worker, flight.job)
         except SpeechError as error:

@@ -16,7 +16,7 @@ from .config import Config
 from .engine.base import Engine
 from .engine.checkpoint import HashMemo, download, open_checkpoint
 from .engine.layout import present
-from .errors import ChatTTSServerError, CheckpointError
+from .errors import ChatTTSServerError, CheckpointError, DamagedFile
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -82,6 +82,12 @@ async def obtain_engine(config: Config, inference: ThreadPoolExecutor) -> Engine
             engine = await loop.run_in_executor(inference, load_engine, config)
             _LOGGER.info("loaded the model in %.1f s", time.monotonic() - begin)
             return engine
+        except DamagedFile as error:
+            _LOGGER.error("%s", error)
+            if config.model.dir is None and config.model.download:
+                # in our own folder; what somebody put into theirs is not ours to delete
+                _LOGGER.info("deleting %s, to fetch it again", error.path)
+                error.path.unlink(missing_ok=True)
         except ChatTTSServerError as error:
             _LOGGER.error("%s", error)
         # torch raises RuntimeError for anything from memory to drivers

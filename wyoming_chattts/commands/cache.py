@@ -43,6 +43,7 @@ async def _show_or_clear(config: Config, action: str) -> int:
     print(f"folder   {config.cache_path} ({state})")
     print(f"entries  {stats.entries}")
     print(f"size     {stats.size_bytes / 1e6:.1f} of {stats.limit_bytes / 1e6:.0f} MB")
+    print(f"lookups  {stats.hits} hits, {stats.misses} misses ({100 * stats.hit_rate:.0f} % hit)")
     for phrase in phrases:
         print(f"{phrase.count:>6} × {phrase.text} ({phrase.voice})")
     return 0 if stats.healthy else 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, DamagedFile
 from . import layout
 from .layout import Dims
 
@@ -122,9 +122,10 @@ def open_checkpoint(
         expected = marker["sha256"] if marker else known_sums()
         for name in layout.FILES:
             if memo.sha256(folder / name) != expected[name]:
-                raise CheckpointError(
+                raise DamagedFile(
                     f"{folder / name}: sha256 is not that of the released model; delete the file "
-                    "to fetch it again, or set model.verify: false for a fine-tune"
+                    "to fetch it again, or set model.verify: false for a fine-tune",
+                    folder / name,
                 )
     return Checkpoint(folder, dims, model_hash(folder, memo), marker is not None)
 
@@ -182,7 +183,8 @@ def read_header(path: Path) -> dict[str, Any]:
     except (struct.error, ValueError, TypeError, KeyError, AttributeError, IndexError):
         raise CheckpointError(f"{path}: not a safetensors file") from None
     if size < 8 + length + end:
-        raise CheckpointError(f"{path}: truncated ({size} bytes, {8 + length + end} announced)")
+        message = f"{path}: truncated ({size} bytes, {8 + length + end} announced)"
+        raise DamagedFile(message, path)
     return dict(header)
 
 

@@ -78,7 +78,8 @@ def _int8_linear(weight: torch.Tensor) -> Linear:
         )
         packed = torch.ops.quantized.linear_prepack(quantized, None)
     # without VNNI the kernel adds pairs of products in 16 bits, which needs a bit less
-    reduce_range = not torch.cpu._is_vnni_supported()
+    has_vnni = getattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    reduce_range = not has_vnni()
     size = weight.shape[1]
     buffer = torch.zeros(0, size)
 
