@@ -162,6 +162,10 @@ class _Request:
     skipped: str | None = None
     """Language of a segment that nobody could say."""
     worker: Worker | None = None
+    listener_s: float = 0.0
+    """Time spent waiting for the listener to take audio, which costs no deadline."""
+    gains_db: dict[str, float] = field(default_factory=dict)
+    """Gain by loudness key, as it was when first needed: it must not change within a request."""
     flights: list[Flight] = field(default_factory=list)
 
     async def run(self, pieces: AsyncIterator[str]) -> None:
@@ -313,7 +317,9 @@ class _Request:
     async def _play_segment(self, flight: Flight, loudness_key: str | None) -> None:
         audio = flight.listen()
         loudness = self.speech.loudness
-        gain_db = loudness.gain_db(loudness_key) if loudness_key is not None else 0.0
+        gain_db = 0.0
+        if loudness_key is not None:
+            gain_db = self.gains_db.setdefault(loudness_key, loudness.gain_db(loudness_key))
         try:
             while True:
                 try:
@@ -338,6 +344,7 @@ class _Request:
         self.timings.audio += seconds
         self.played_until = max(now, self.played_until) + seconds
         await self.sink(pcm)
+        self.listener_s += asyncio.get_running_loop().time() - now
 
     async def _by_deadline(self, step: Awaitable[_T], *, waits_for_text: bool) -> _T:
         """Awaits a step within the deadlines of first audio and of the whole request.
@@ -348,7 +355,7 @@ class _Request:
         deadline = self.config.deadline
         limits: list[float] = []
         if self.text_ended is not None:
-            limits.append(self.text_ended + deadline.total_s)
+            limits.append(self.text_ended + deadline.total_s + self.listener_s)
         if not waits_for_text:
             limits.append(loop.time() + deadline.first_audio_s)
         try:

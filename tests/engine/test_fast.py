@@ -14,7 +14,7 @@ from wyoming_chattts.engine.checkpoint import open_checkpoint
 from wyoming_chattts.engine.fast import EMPTY_RETRIES, FastEngine
 from wyoming_chattts.engine.graphs import bucket_rows
 from wyoming_chattts.engine.layout import END_CODE
-from wyoming_chattts.engine.quantize import make_linear, resolve
+from wyoming_chattts.engine.quantize import int8_weight_only, make_linear, resolve
 from wyoming_chattts.errors import ConfigError
 
 VOICE = speaker.from_seed(2)
@@ -216,10 +216,20 @@ def test_in_int8_a_row_does_not_depend_on_its_neighbours(tiny_dir: Path) -> None
     assert codes_of(engine, 0, len(alone)) == alone
 
 
+def test_int8_weights_alone_stay_near_fp32_and_rows_apart() -> None:
+    """The kernel that CUDA's int8 uses, here on the CPU."""
+    weight = torch.randn(96, 64, generator=torch.Generator().manual_seed(1))
+    linear = int8_weight_only(weight, torch.device("cpu"))
+    rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
+    together, exact = linear(rows).float(), rows @ weight.t()
+    assert (together - exact).norm() < 0.02 * exact.norm()
+    for i in range(5):
+        assert torch.equal(linear(rows[i : i + 1])[0].float(), together[i])
+
+
 def test_auto_is_int8_on_a_cpu() -> None:
     assert resolve("auto", torch.device("cpu")) == "int8"
     assert resolve("auto", torch.device("cuda")) == "fp16"
-    assert resolve("int8", torch.device("cuda")) == "fp16"
     assert resolve("bf16", torch.device("cpu")) == "bf16"
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from .layout import Dims
-from .quantize import DTYPES, Linear, make_linear
+from .quantize import Linear, cache_dtype, make_linear
 from .weights import Tensors
 
 ROPE_BASE = 10_000.0
@@ -54,7 +54,7 @@ class Gpt:
         self.device = device
         self._layers = [self._layer(tensors, f"layers.{i}.", precision) for i in range(dims.layers)]
         self._norm = tensors["norm.weight"].to(device)
-        self.kv_dtype = DTYPES.get(precision, torch.float32)
+        self.kv_dtype = cache_dtype(precision, device)
         self.kv = torch.zeros(
             (dims.layers, slots, context, 2, self.heads, self.head_dim),
             dtype=self.kv_dtype,

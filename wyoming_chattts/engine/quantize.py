@@ -23,6 +23,14 @@ _LOGGER = logging.getLogger(__name__)
 Linear = Callable[[torch.Tensor], torch.Tensor]
 """`[rows, in]` → `[rows, out]`, without bias; the result has the dtype that was computed in."""
 
+
+def cache_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """What keys and values are kept in."""
+    if precision == "int8":
+        return torch.float16 if device.type == "cuda" else torch.float32
+    return DTYPES[precision]
+
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 _ENGINES = ("x86", "fbgemm", "onednn")
@@ -31,16 +39,32 @@ _MIN_ABSMAX = 1e-12
 
 def resolve(precision: str, device: torch.device) -> str:
     """The precision that a setting means on a device: fp16 on CUDA and int8 on a CPU for `auto`,
-    fp32 for int8 where torch has no int8 engine (with a warning)."""
+    fp32 or fp16 for int8 where torch has no kernel for it (with a warning)."""
     chosen = precision
     if precision == "auto":
         chosen = "fp16" if device.type == "cuda" else "int8"
-    if chosen == "int8" and (device.type != "cpu" or int8_engine() is None):
+    if chosen == "int8" and not _has_int8(device):
         instead = "fp16" if device.type == "cuda" else "fp32"
         if precision != "auto":
             _LOGGER.warning("engine.precision: int8 is not to be had here; using %s", instead)
         return instead
     return chosen
+
+
+def _has_int8(device: torch.device) -> bool:
+    """Whether int8 works on a device: tried, since kernels differ by card and torch release."""
+    if device.type == "cpu":
+        return int8_engine() is not None
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn((64, 128), generator=generator)
+    x = torch.randn((2, 128), generator=generator)
+    exact = x @ weight.t()
+    try:
+        found = int8_weight_only(weight, device)(x.to(device)).float().cpu()
+    except (RuntimeError, AssertionError) as error:
+        _LOGGER.debug("int8 weights do not work on %s: %s", device, error)
+        return False
+    return bool((found - exact).norm() < 0.05 * exact.norm())
 
 
 def int8_engine() -> str | None:
@@ -52,12 +76,26 @@ def int8_engine() -> str | None:
 def make_linear(weight: torch.Tensor, precision: str, device: torch.device) -> Linear:
     """A linear layer from its fp32 weight `[out, in]`."""
     if precision == "int8":
-        return _int8_linear(weight)
+        return int8_weight_only(weight, device) if device.type == "cuda" else _int8_linear(weight)
     dtype = DTYPES[precision]
     held = weight.to(device=device, dtype=dtype).contiguous()
     if dtype is torch.float32:
         return lambda x: F.linear(x, held)
     return lambda x: F.linear(x.to(dtype), held)
+
+
+def int8_weight_only(weight: torch.Tensor, device: torch.device) -> Linear:
+    """int8 weights with bfloat16 activations, for GPUs whose memory is slow or small: half the
+    bytes of fp16. No activation is quantised, so rows do not depend on each other."""
+    scales = (weight.abs().amax(dim=1) / 127).clamp(min=_MIN_ABSMAX)
+    held = (weight / scales[:, None]).round().to(torch.int8).contiguous().to(device)
+    factors = scales.to(device=device, dtype=torch.bfloat16)
+
+    def linear(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch._weight_int8pack_mm(x.to(torch.bfloat16), held, factors)
+        return result
+
+    return linear
 
 
 def _int8_linear(weight: torch.Tensor) -> Linear:
