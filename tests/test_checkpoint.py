@@ -1,6 +1,7 @@
 """Model files: found, verified, hashed; each fault named."""
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -126,6 +127,13 @@ def test_hashes_are_remembered_by_size_and_time(tmp_path: Path) -> None:
     assert HashMemo(notes).sha256(file) == file_sha256(file)
     notes.write_text("junk")
     assert HashMemo(notes).sha256(file) == file_sha256(file)
+
+
+def test_without_a_file_nothing_is_written(tiny_dir: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tiny_dir.rglob("*")}
+    assert open_checkpoint(tiny_dir).hash == open_checkpoint(tiny_dir, memo=HashMemo(None)).hash
+    assert before == {path: path.stat().st_mtime_ns for path in tiny_dir.rglob("*")}
+    assert Path(os.devnull).is_char_device()
 
 
 def test_a_seed_makes_the_same_checkpoint(tiny_dir: Path, tmp_path: Path) -> None:

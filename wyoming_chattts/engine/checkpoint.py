@@ -44,9 +44,12 @@ class Checkpoint:
 class HashMemo:
     """Remembers the sha256 of files by (path, size, mtime), so that a start need not read 1 GB."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path | None) -> None:
+        """Without a file the sums are remembered in this object only."""
         self._file = file
         self._known: dict[str, list[Any]] = {}
+        if file is None:
+            return
         try:
             known = json.loads(file.read_text(encoding="utf-8"))
             self._known = known if isinstance(known, dict) else {}
@@ -66,6 +69,8 @@ class HashMemo:
         return digest
 
     def _save(self) -> None:
+        if self._file is None:
+            return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
@@ -117,7 +122,7 @@ def open_checkpoint(
     _check_config(folder / layout.GPT_CONFIG, dims)
     for name, shapes in layout.tensor_shapes(dims).items():
         check_tensors(folder / name, shapes)
-    memo = memo or HashMemo(Path(os.devnull))
+    memo = memo or HashMemo(None)
     if verify:
         expected = marker["sha256"] if marker else known_sums()
         for name in layout.FILES:
