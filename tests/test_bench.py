@@ -1,5 +1,6 @@
 """The benchmarks run anywhere, and the precisions keep to their limits."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from wyoming_chattts.bench.report import percentile
 from wyoming_chattts.bench.seed import texts
 from wyoming_chattts.config import load
 
+from .harness import equal
 from .test_commands import command
 
 
@@ -67,3 +69,20 @@ def test_the_household_says_many_things_twice() -> None:
 def test_percentiles() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile(list(map(float, range(101))), 0.95) == 95.0
+
+
+def test_the_blind_comparison_page_holds_what_it_needs(tiny_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("Good </script> morning.\n早上好。\n", encoding="utf-8")
+    arguments = ["bench", "ab", "--model-dir", str(tiny_dir), "--texts", str(tmp_path / "texts")]
+    command(*arguments, "--b", "engine.precision=fp32", "--out", str(tmp_path), data=tmp_path)
+    page = (tmp_path / "ab.html").read_text(encoding="utf-8")
+    assert "http" not in page.replace("http-equiv", "")
+    data = page.partition('id="data">')[2].partition("</script>")[0]
+    found = json.loads(data)
+    assert found["names"] == ["as it is", "engine.precision=fp32"]
+    assert [pair["text"] for pair in found["pairs"]] == ["Good </script> morning.", "早上好。"]
+    for pair in found["pairs"]:
+        wavs = [base64.b64decode(pair[side]) for side in ("a", "b")]
+        assert all(wav[:4] == b"RIFF" and len(wav) > 20_000 for wav in wavs)
+        assert not equal(*wavs)
+    assert "differ" in command(*arguments, "--out", str(tmp_path), data=tmp_path, status=2)

@@ -265,7 +265,7 @@ def download(
         except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
             raise CheckpointError(
                 f"cannot fetch {name} of {repo} from {endpoint or hub_endpoint()}: "
-                f"{type(error).__name__}: {_first_line(error)}. Set model.endpoint (HF_ENDPOINT) "
+                f"{_reason(error)}. Set model.endpoint (HF_ENDPOINT) "
                 "to a mirror, or put the files into a folder and set model.dir"
             ) from None
 
@@ -279,6 +279,9 @@ _TOTAL_BYTES = 1_200_000_000
 """About what a checkpoint weighs; only the progress line uses it."""
 
 
-def _first_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    """What went wrong first: the hub client wraps the network's own words several times."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
     lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else "no details"
+    return f"{type(error).__name__}: {lines[0][:200] if lines else 'no details'}"
