@@ -15,11 +15,12 @@ LAYERS = [
     ["bench"],
     ["server"],
     ["handler", "discovery"],
+    ["offline"],
     ["speech", "model", "protocol_limits"],
     ["flights"],
     ["worker", "cache", "audio", "loudness", "text", "voices"],
     ["engine"],
-    ["config", "errors"],
+    ["config", "errors", "atomic"],
     ["__init__"],
 ]
 TORCH_ONLY_IN = ("engine", "bench", "commands.doctor")

@@ -9,7 +9,6 @@ would not stay the same audio. Peaks that the gain would bring over the limit ar
 import json
 import logging
 import math
-import tempfile
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from .atomic import write_json
 from .engine.base import SAMPLE_RATE, FloatAudio
 
 _LOGGER = logging.getLogger(__name__)
@@ -148,12 +148,7 @@ class Loudness:
     def _write(self) -> None:
         known = {k: round(m.gain_db, 2) for k, m in self._voices.items() if m.gain_db is not None}
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self._file.parent, delete=False, encoding="utf-8"
-            ) as out:
-                json.dump({"target": self._target, **known}, out)
-            Path(out.name).replace(self._file)
+            write_json(self._file, {"target": self._target, **known})
         except OSError as error:
             _LOGGER.debug("cannot keep gains in %s: %s", self._file, error)
 

@@ -13,13 +13,14 @@ import io
 import json
 import tempfile
 import wave
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..audio import CHANNELS, SAMPLE_WIDTH
 from ..config import Config, load, parse_override
 from ..engine.base import SAMPLE_RATE
 from ..errors import ConfigError
+from ..offline import offline_speech
+from ..speech import whole
 from .report import Report, progress
 
 _TEXTS = (
@@ -76,25 +77,11 @@ def _changed(config: Config, folder: Path, change: list[str]) -> Config:
 
 async def _speak_all(config: Config, texts: list[str]) -> list[str]:
     """Base64 WAV files of the texts."""
-    from ..cache import SegmentCache
-    from ..model import load_engine
-    from ..speech import Speech, whole
-    from ..voices import Voices
-    from ..worker import Worker
-
-    thread = ThreadPoolExecutor(1)
-    loop = asyncio.get_running_loop()
-    engine = await loop.run_in_executor(thread, load_engine, config)
-    voices = Voices(config)
-    await loop.run_in_executor(thread, voices.resolve)
-    with tempfile.TemporaryDirectory() as folder:
-        cache = SegmentCache(Path(folder), config.cache)
-        speech = Speech(config, cache)
-        worker = Worker(engine, config.queue, config.worker, thread=thread)
-        worker.start()
-        speech.worker = worker
-        files = []
-        try:
+    files = []
+    with tempfile.TemporaryDirectory() as data:
+        # a loudness measured before must not tell the two apart
+        apart = config.model_copy(update={"data_dir": data})
+        async with offline_speech(apart) as (speech, voices):
             for text in texts:
                 pcm = bytearray()
 
@@ -103,10 +90,6 @@ async def _speak_all(config: Config, texts: list[str]) -> list[str]:
 
                 await speech.speak(whole(text), voices.default, take)
                 files.append(_wav(bytes(pcm)))
-        finally:
-            await worker.stop()
-            await speech.close()
-            await cache.close()
     return files
 
 
@@ -152,7 +135,7 @@ const trials = data.pairs.map(p => ({...p, swapped: Math.random() < .5}))
 let at = 0, audio = null;
 const source = n => (n === 1) !== trials[at].swapped ? trials[at].a : trials[at].b;
 function play(n) { if (audio) audio.pause();
-  audio = new Audio("data:audio/wav;base64," + source(n)); audio.play(); }
+  audio = new Audio("data:audio/wav;base64," + source(n)); audio.play().catch(() => {}); }
 function show() { $("count").textContent = `${at + 1} of ${trials.length}`;
   $("text").textContent = trials[at].text; }
 function choose(n) { if (at >= trials.length) return; if (audio) audio.pause();

@@ -5,7 +5,6 @@ import asyncio
 from pathlib import Path
 
 from ..config import Config
-from ..engine.layout import present
 from ..errors import ConfigError
 
 HELP = "show, empty or fill the cache"
@@ -50,49 +49,27 @@ async def _show_or_clear(config: Config, action: str) -> int:
 
 
 async def _warm(config: Config, options: argparse.Namespace) -> int:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from ..cache import SegmentCache
-    from ..model import load_engine
-    from ..speech import Speech, whole
-    from ..voices import Voices
-    from ..worker import Worker
+    from ..offline import offline_speech
+    from ..speech import whole
 
     phrases = list(config.warmup.phrases)
     path = options.file or (Path(config.warmup.file) if config.warmup.file else None)
     if path is not None:
         try:
-            phrases += [
-                x.strip() for x in path.read_text(encoding="utf-8").splitlines() if x.strip()
-            ]
+            lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {error}") from None
+        phrases += [line.strip() for line in lines if line.strip()]
     if not phrases:
         raise ConfigError("cache warm: no phrases (give --file, or set warmup.phrases)")
-    if not present(config.model_path):
-        raise ConfigError(f"{config.model_path} holds no ChatTTS model; see `model download`")
-    thread = ThreadPoolExecutor(1, thread_name_prefix="inference")
-    loop = asyncio.get_running_loop()
-    engine = await loop.run_in_executor(thread, load_engine, config)
-    voices = Voices(config)
-    await loop.run_in_executor(thread, voices.resolve)
-    cache = SegmentCache(config.cache_path, config.cache)
-    speech = Speech(config, cache)
-    worker = Worker(engine, config.queue, config.worker, thread=thread)
-    worker.start()
-    speech.worker = worker
-    voice = voices.find(options.voice)
 
     async def discard(_pcm: bytes) -> None:
         """Nobody listens."""
 
-    try:
+    async with offline_speech(config) as (speech, voices):
+        voice = voices.find(options.voice)
         for i, phrase in enumerate(phrases, 1):
             timings = await speech.speak(whole(phrase), voice, discard)
             known = timings.cache_hits == timings.segments
             print(f"{i}/{len(phrases)} {'known' if known else 'made '} {phrase}")
-    finally:
-        await worker.stop()
-        await speech.close()
-        await cache.close()
     return 0

@@ -6,13 +6,11 @@ import shutil
 import subprocess
 import sys
 import wave
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..audio import BYTES_PER_SECOND, CHANNELS, SAMPLE_WIDTH
+from ..audio import CHANNELS, SAMPLE_WIDTH
 from ..config import Config
-from ..engine.base import SAMPLE_RATE, Engine
-from ..engine.layout import present
+from ..engine.base import SAMPLE_RATE
 from ..errors import ConfigError
 
 HELP = "speak a text to a file or the loudspeaker"
@@ -79,44 +77,17 @@ def _show_text(config: Config, text: str) -> None:
 
 
 async def _say(config: Config, options: argparse.Namespace, text: str) -> int:
-    from ..cache import SegmentCache
-    from ..engine.fallback import FallbackEngine
-    from ..model import load_engine
-    from ..speech import Speech, whole
-    from ..voices import Voices
-    from ..worker import Worker
+    from ..offline import offline_speech
+    from ..speech import whole
 
-    loop = asyncio.get_running_loop()
-    thread = ThreadPoolExecutor(1, thread_name_prefix="inference")
-    voices = Voices(config)
-    engine: Engine
-    if present(config.model_path):
-        engine = await loop.run_in_executor(thread, load_engine, config)
-        await loop.run_in_executor(thread, voices.resolve)
-    else:
-        if not config.fallback.enabled:
-            raise ConfigError(f"{config.model_path} holds no ChatTTS model; see `model download`")
-        print(
-            f"{config.model_path} holds no ChatTTS model (see `wyoming-chattts model download`); "
-            "speaking with the fallback voice",
-            file=sys.stderr,
-        )
-        engine = FallbackEngine(config.fallback)
-    cache = SegmentCache(config.cache_path, config.cache)
-    speech = Speech(config, cache)
-    worker = Worker(engine, config.queue, config.worker, thread=thread)
-    worker.start()
-    speech.worker = worker
-    output = _Output(options.output, play=options.play)
-    try:
+    async with offline_speech(config, allow_fallback=True) as (speech, voices):
         voice = voices.find(options.voice)
-        timings = await speech.speak(whole(text), voice, output.write)
-        await output.close()
-    finally:
-        output.abandon()
-        await worker.stop()
-        await speech.close()
-        await cache.close()
+        output = _Output(options.output, play=options.play)
+        try:
+            timings = await speech.speak(whole(text), voice, output.write)
+            await output.close()
+        finally:
+            output.abandon()
     print(
         f"{timings.audio:.2f} s of audio in {timings.total:.2f} s "
         f"(first after {timings.first_audio or 0:.2f} s), {timings.segments} segments, "
@@ -167,6 +138,3 @@ class _Output:
             self._wav = None
         if self._player is not None:
             self._player.kill()
-
-
-__all__ = ["BYTES_PER_SECOND", "HELP", "add_arguments", "run"]

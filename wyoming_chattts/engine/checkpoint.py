@@ -9,12 +9,12 @@ import json
 import logging
 import os
 import struct
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..atomic import write_json
 from ..errors import CheckpointError, DamagedFile
 from . import layout
 from .layout import Dims
@@ -72,12 +72,7 @@ class HashMemo:
         if self._file is None:
             return
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self._file.parent, delete=False, encoding="utf-8"
-            ) as out:
-                json.dump(self._known, out)
-            Path(out.name).replace(self._file)
+            write_json(self._file, self._known)
         except OSError as error:
             _LOGGER.debug("cannot keep file hashes in %s: %s", self._file, error)
 
