@@ -161,9 +161,10 @@ class FastEngine:
         if not running:
             return []
         self._advance(running, n_steps)
-        steps, done = self._decode.steps.tolist(), self._decode.done.tolist()
+        steps, done = torch.stack((self._decode.steps, self._decode.done.long())).tolist()
         return [
-            self._collect(slot, state, steps[slot], done[slot]) for slot, state in running.items()
+            self._collect(slot, state, steps[slot], bool(done[slot]))
+            for slot, state in running.items()
         ]
 
     def stop(self, slot: int) -> None:

@@ -36,10 +36,10 @@ class StepRunner:
 
     def step(self, rows: int, context: int) -> None:
         """One decode step of slots `0..rows` over the first `context` positions."""
-        rows = bucket_rows(rows, self._slots)
         if not self._enabled:
             self._decode.step(rows, context)
             return
+        rows = bucket_rows(rows, self._slots)
         graph = self._graphs.get((rows, context))
         if graph is None:
             graph = self._capture(rows, context)
