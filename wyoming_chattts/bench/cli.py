@@ -49,15 +49,18 @@ def run(config: Config, options: argparse.Namespace) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
     module = importlib.import_module(f".{options.what}", __package__)
     report = Report(options.what, options.out)
-    with checkpoint_folder(config, options.size) as folder:
+    with checkpoint_folder(config, options.size, needed=options.what != "text") as folder:
         module.measure(config, folder, options, report)
     report.finish()
     return 0
 
 
 @contextlib.contextmanager
-def checkpoint_folder(config: Config, size: str) -> Iterator[Path]:
+def checkpoint_folder(config: Config, size: str, *, needed: bool = True) -> Iterator[Path]:
     """The checkpoint of the settings, or a synthetic one that is gone afterwards."""
+    if not needed:
+        yield config.model_path
+        return
     if config.model.dir:
         if not (config.model_path / "asset").is_dir():
             raise ConfigError(f"{config.model_path} holds no ChatTTS model")
