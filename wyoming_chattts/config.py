@@ -268,6 +268,15 @@ def load(
         raise ConfigError(_explain(error)) from None
 
 
+def read_lines(file: Path) -> list[str]:
+    """Lines of a text file that are not blank, stripped (blocks). Raises `ConfigError`."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def parse_override(text: str) -> tuple[str, Any]:
     """Reads one `--set section.key=value`; the value is YAML."""
     key, separator, value = text.partition("=")

@@ -7,7 +7,7 @@ Runs on the event loop.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -242,11 +242,8 @@ class Flights:
             value = _mel_bytes(mels) if self._stores_mel(worker) else b"".join(flight.chunks)
             self._in_background(self._cache.put(flight.key, value))
 
-    def _in_background(self, work: Awaitable[None]) -> None:
-        async def run() -> None:
-            await work
-
-        task = asyncio.create_task(run(), name="cache write")
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name="cache write")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 

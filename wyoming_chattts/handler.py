@@ -82,7 +82,7 @@ class _Request:
     voice: Voice
     pieces: AsyncGenerator[str, None]
     streamed: bool
-    ssml: bool = False
+    ssml: bool
 
 
 class Connection:
@@ -177,18 +177,12 @@ class Connection:
             case "synthesize":
                 # inside a stream it repeats the whole text, for servers that cannot stream
                 if self._stream is None:
-                    text = _text(event.data)
-                    voice = self._voice(event.data)
-                    if event.data.get("text_format") == _SSML:
-                        text, voice = _from_ssml(text, voice)
-                    self._enqueue(_Request(voice, whole(text), streamed=False))
+                    self._enqueue(self._request(event.data, whole(_text(event.data))))
             case "synthesize-start":
                 if self._stream is not None:
                     raise BadRequest("synthesize-start inside a stream")
                 stream = TextStream(self._services.config.text.max_chars)
-                voice = self._voice(event.data)
-                ssml = event.data.get("text_format") == _SSML
-                self._enqueue(_Request(voice, stream.pieces(), streamed=True, ssml=ssml))
+                self._enqueue(self._request(event.data, stream.pieces(), streamed=True))
                 self._stream = stream
             case "synthesize-chunk":
                 if self._stream is None:
@@ -201,6 +195,11 @@ class Connection:
                 self._stream = None
             case _:
                 _LOGGER.debug("ignoring an event of type %s", event.type)
+
+    def _request(
+        self, data: dict[str, Any], pieces: AsyncGenerator[str, None], *, streamed: bool = False
+    ) -> _Request:
+        return _Request(self._voice(data), pieces, streamed, data.get("text_format") == _SSML)
 
     def _voice(self, data: dict[str, Any]) -> Voice:
         voice = data.get("voice")

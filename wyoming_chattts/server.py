@@ -17,7 +17,7 @@ from wyoming.info import Attribution, Info, TtsProgram, TtsVoice
 
 from . import __version__
 from .cache import SegmentCache
-from .config import Config
+from .config import Config, read_lines
 from .engine.base import Engine
 from .engine.fallback import FallbackEngine
 from .errors import EXIT_ENGINE_LOST, Busy, ConfigError, EngineLost, ShuttingDown, SpeechError
@@ -282,13 +282,10 @@ def _is_fatal(error: BaseException) -> bool:
 async def _listed_phrases(config: Config) -> list[str]:
     phrases = list(config.warmup.phrases)
     if config.warmup.file:
-        path = Path(config.warmup.file).expanduser()
         try:
-            text = await asyncio.to_thread(path.read_text, encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            phrases += await asyncio.to_thread(read_lines, Path(config.warmup.file).expanduser())
+        except ConfigError as error:
             _LOGGER.error("warmup.file: %s", error)
-        else:
-            phrases += [line.strip() for line in text.splitlines() if line.strip()]
     return phrases
 
 

@@ -120,14 +120,13 @@ class Speech:
         """The front end's answer for one segment."""
         return await self._in_text_thread(lambda: self._front().speak(text, language))
 
-    async def measure(self, loudness_key: str, pcm: bytes) -> None:
+    async def measure(self, loudness_key: str, chunks: list[bytes]) -> None:
         """Lets a voice's loudness be measured, in the text thread."""
         if self.loudness.known(loudness_key):
             return
-        audio: FloatAudio = np.frombuffer(pcm, dtype="<i2").astype(np.float32) / np.float32(32768)
-        await asyncio.get_running_loop().run_in_executor(
-            self._text_thread, self.loudness.measure, loudness_key, audio
-        )
+        audio: FloatAudio = np.frombuffer(b"".join(chunks), dtype="<i2").astype(np.float32)
+        audio /= np.float32(32768)
+        await self._in_text_thread(lambda: self.loudness.measure(loudness_key, audio))
 
     def _front(self) -> FrontEnd:
         if self._front_end is None:
@@ -137,9 +136,8 @@ class Speech:
             )
         return self._front_end
 
-    async def _in_text_thread(self, call: Callable[[], Spoken | None]) -> Spoken:
-        result = await asyncio.get_running_loop().run_in_executor(self._text_thread, call)
-        return result if result is not None else Spoken("", "en", "")
+    async def _in_text_thread(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._text_thread, call)
 
 
 @dataclass(slots=True)
@@ -332,7 +330,7 @@ class _Request:
         self.timings.cache_hits += flight.from_cache
         self.timings.shared += flight.listeners > 1
         if loudness_key is not None:
-            await self.speech.measure(loudness_key, b"".join(flight.chunks))
+            await self.speech.measure(loudness_key, flight.chunks)
         self.flights.remove(flight)
         self.speech.flights.leave(flight)
 

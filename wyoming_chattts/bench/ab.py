@@ -16,7 +16,7 @@ import wave
 from pathlib import Path
 
 from ..audio import CHANNELS, SAMPLE_WIDTH
-from ..config import Config, load, parse_override
+from ..config import Config, load, parse_override, read_lines
 from ..engine.base import SAMPLE_RATE
 from ..errors import ConfigError
 from ..offline import offline_speech
@@ -37,13 +37,7 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
     """Writes the page."""
     if report.out is None:
         raise ConfigError("bench ab: give --out DIR for the page")
-    texts = list(_TEXTS)
-    if options.texts is not None:
-        try:
-            lines = options.texts.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{options.texts}: {error}") from None
-        texts = [line.strip() for line in lines if line.strip()]
+    texts = read_lines(options.texts) if options.texts is not None else list(_TEXTS)
     changes = [options.a or [], options.b or []]
     if changes[0] == changes[1]:
         raise ConfigError(

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from ..config import Config
+from ..config import Config, read_lines
 from ..errors import ConfigError
 
 HELP = "show, empty or fill the cache"
@@ -55,11 +55,7 @@ async def _warm(config: Config, options: argparse.Namespace) -> int:
     phrases = list(config.warmup.phrases)
     path = options.file or (Path(config.warmup.file) if config.warmup.file else None)
     if path is not None:
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: {error}") from None
-        phrases += [line.strip() for line in lines if line.strip()]
+        phrases += read_lines(path)
     if not phrases:
         raise ConfigError("cache warm: no phrases (give --file, or set warmup.phrases)")
 

@@ -197,7 +197,7 @@ def _unit(m: re.Match[str]) -> str:
 
 
 def _range(m: re.Match[str]) -> str:
-    return f"{_plain_number(m['low'])} to {_plain_number(m['value'])}"
+    return f"{en_number(m['low'])} to {en_number(m['value'])}"
 
 
 def _fraction(m: re.Match[str]) -> str:
@@ -219,10 +219,6 @@ def _fraction(m: re.Match[str]) -> str:
 
 def _ordinal(m: re.Match[str]) -> str:
     return en_ordinal(m["n"].replace(",", ""))
-
-
-def _plain_number(text: str) -> str:
-    return en_number(text)
 
 
 def _chain(m: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ below, of words that are followed by a capital letter or a number without ending
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sentence_stream.sentence_stream import ABBREVIATION_RE
 
@@ -50,7 +50,6 @@ class Segmenter:
     _clause: int = 0
     _space: int = 0
     _started: bool = False
-    _pending: list[str] = field(default_factory=list)
 
     def feed(self, piece: str) -> list[str]:
         """Takes a piece of text; returns the segments that are decided now."""
