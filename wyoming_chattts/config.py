@@ -78,6 +78,7 @@ class EngineConfig(Section):
     context: Annotated[int, Field(ge=256, le=4096)] = 1024
     threads: Annotated[int, Field(ge=0, le=256)] = 0
     cuda_graphs: bool = True
+    compiled: bool = True
 
 
 class FallbackConfig(Section):

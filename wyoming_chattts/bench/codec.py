@@ -25,12 +25,13 @@ _LOOKAHEADS = (1, 2, 4, 8, 12, 16, 24, 32, FULL_LOOKAHEAD)
 def measure(config: Config, folder: Path, options: argparse.Namespace, report: Report) -> None:
     """Prints the table."""
     device = pick_device(config.engine.device)
-    codec = Codec(
-        read_tensors(folder / layout.DECODER),
-        read_tensors(folder / layout.VOCOS),
-        open_checkpoint(folder, verify=False).dims,
-        device,
-    )
+    dims = open_checkpoint(folder, verify=False).dims
+
+    def build(dtype: torch.dtype = torch.float32) -> Codec:
+        decoder, vocos = (read_tensors(folder / name) for name in (layout.DECODER, layout.VOCOS))
+        return Codec(decoder, vocos, dims, device, dtype)
+
+    codec = build()
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn((_STEPS, 768), generator=generator).to(device)
     whole = codec.decode(hidden).cpu().numpy()
@@ -49,14 +50,13 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
             return np.concatenate(made)
 
         error = stream() - whole
-        ratio = float(np.sqrt((whole**2).mean() / max((error**2).mean(), 1e-30)))
         first = CHUNK_STEPS[0] + lookahead
         rows.append(
             [
                 lookahead,
                 first,
                 1000 * first / STEPS_PER_SECOND,
-                20 * math.log10(ratio),
+                _snr_db(whole, error),
                 float(np.abs(error).max()),
                 median_ms(stream, 3) / 1000 / seconds,
             ]
@@ -76,9 +76,20 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
         rows,
     )
 
+    halves: list[list[Any]] = []
+    for dtype in (torch.float16, torch.bfloat16):
+        error = build(dtype).decode(hidden).float().cpu().numpy() - whole
+        name = str(dtype).removeprefix("torch.")
+        halves.append([name, _snr_db(whole, error), float(np.abs(error).max())])
+    report.table("precision", ["feed-forward layers in", "SNR dB", "largest error"], halves)
+
     def draw(axes: Any) -> None:
         axes.plot([row[0] for row in rows], [row[3] for row in rows], marker="o")
         axes.set_xlabel("look-ahead, steps")
         axes.set_ylabel("SNR against decoding whole, dB")
 
     report.plot(draw)
+
+
+def _snr_db(whole: Any, error: Any) -> float:
+    return 10 * math.log10(float((whole**2).mean()) / max(float((error**2).mean()), 1e-30))

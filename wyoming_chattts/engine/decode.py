@@ -9,15 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from .base import Sampling
-from .gpt import Gpt
+from .fused import Kernels
+from .gpt import Transformer
 from .layout import AUDIO_VOCAB, CODEBOOKS, END_CODE
-from .sampling import PENALTY_WINDOW, candidates, draw
+from .sampling import NO_CODE, PENALTY_WINDOW
 from .weights import Tensors, weight_normed
 
 NOISE_BLOCK = 32
 """Steps of noise that are drawn at once. Fixed, so that bursts of any size draw the same."""
-_NO_CODE = AUDIO_VOCAB
-"""Fills the penalty window before the first steps; counted in a column that is cut off."""
 
 
 class Decode:
@@ -28,12 +27,20 @@ class Decode:
     """
 
     def __init__(
-        self, gpt: Gpt, embed: Tensors, *, max_steps: int, max_k: int, device: torch.device
+        self,
+        gpt: Transformer,
+        embed: Tensors,
+        *,
+        max_steps: int,
+        max_k: int,
+        device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
         self.gpt = gpt
         self.max_steps = max_steps
         self.max_k = max_k
         self.device = device
+        self._kernels = kernels or Kernels()
         self._embed = torch.cat([embed[f"emb_code.{i}.weight"] for i in range(CODEBOOKS)]).to(
             device
         )
@@ -53,7 +60,7 @@ class Decode:
         self.positions = zeros(dtype=torch.int64)
         self.done = torch.ones(slots, dtype=torch.bool, device=device)
         self._last = zeros(CODEBOOKS, dtype=torch.int64)
-        self._window = zeros(CODEBOOKS, PENALTY_WINDOW, dtype=torch.int64) + _NO_CODE
+        self._window = zeros(CODEBOOKS, PENALTY_WINDOW, dtype=torch.int64) + NO_CODE
         self._min_steps = zeros(dtype=torch.int64)
         self._max_steps = zeros(dtype=torch.int64)
         self._temperature = zeros(1, 1) + 1.0
@@ -61,7 +68,6 @@ class Decode:
         self._top_p = zeros(1, 1) + 1.0
         self._top_k = zeros(1, 1, dtype=torch.int64) + max_k
         self._rows = torch.arange(slots, device=device)
-        self._ones = torch.ones(slots, CODEBOOKS, PENALTY_WINDOW, device=device)
 
     def begin(self, slot: int, prompt: torch.Tensor, sampling: Sampling) -> int:
         """Prefills a slot with prompt embeddings `[tokens, hidden]` and draws its first code.
@@ -72,7 +78,7 @@ class Decode:
         self.steps[slot] = 0
         self.positions[slot] = tokens
         self.done[slot] = False
-        self._window[slot] = _NO_CODE
+        self._window[slot] = NO_CODE
         self._min_steps[slot] = sampling.min_steps
         limit = min(sampling.max_steps, self.max_steps, self.gpt.context - tokens)
         self._max_steps[slot] = limit
@@ -96,19 +102,17 @@ class Decode:
         """Draws a code for each row from hidden states `[rows, hidden]`, and books it."""
         rows, steps, done = self._rows[part], self.steps[part], self.done[part]
         at = steps.clamp(max=self.max_steps - 1)
-        logits = F.linear(hidden, self._heads).view(-1, CODEBOOKS, AUDIO_VOCAB)
-        scores, ids = candidates(
-            logits,
-            self._counts(part),
+        codes = self._kernels.pick(
+            F.linear(hidden, self._heads),
+            self._window[part],
+            steps < self._min_steps[part],
+            self.noise[rows, steps % (2 * NOISE_BLOCK)],
             self._temperature[part],
             self._penalty[part],
             self._top_p[part],
             self._top_k[part],
             self.max_k,
         )
-        early = (steps < self._min_steps[part])[:, None, None]
-        scores = scores.masked_fill(early & (ids == END_CODE), -torch.inf)
-        codes = draw(scores, ids, self.noise[rows, steps % (2 * NOISE_BLOCK)])
         ended = (codes == END_CODE).any(1)
         # a done slot's buffers must not change: what lies there may still be read
         self.hidden[rows, at] = torch.where(done[:, None], self.hidden[rows, at], hidden)
@@ -117,14 +121,6 @@ class Decode:
         self._window[part] = torch.cat([self._window[part][..., 1:], codes[..., None]], dim=-1)
         self.steps[part] = steps + (~(done | ended)).long()
         self.done[part] = done | ended | (self.steps[part] >= self._max_steps[part])
-
-    def _counts(self, part: slice) -> torch.Tensor:
-        """How often each code came in the last 16 steps: `[rows, 4, vocab]`."""
-        window = self._window[part]
-        counts = torch.zeros(
-            (window.shape[0], CODEBOOKS, AUDIO_VOCAB + 1), device=self.device
-        ).scatter_add_(2, window, self._ones[part])
-        return counts[..., :AUDIO_VOCAB]
 
     def snapshot(self) -> list[torch.Tensor]:
         """Copies of what a step changes and a later one reads, but for the KV cache: a step done

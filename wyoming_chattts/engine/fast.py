@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from ..config import EngineConfig, SamplingConfig, StreamConfig
-from . import layout
+from . import layout, native
 from .base import (
     EMPTY_AUDIO,
     End,
@@ -28,7 +28,9 @@ from .checkpoint import Checkpoint
 from .codec import Codec, CodecStream, vocode_mel
 from .decode import NOISE_BLOCK, Decode
 from .device import pick_device, set_threads
-from .gpt import Gpt, buckets
+from .fused import Kernels
+from .gpt import Gpt, Transformer, buckets
+from .gpt_native import NativeGpt, fits
 from .graphs import StepRunner
 from .layout import AUDIO_VOCAB, CODEBOOKS
 from .prompt import code_prompt
@@ -88,16 +90,15 @@ class FastEngine:
         self._lookahead = stream.lookahead
         self._tokenizer = Tokenizer(checkpoint.file(layout.TOKENIZER))
         self._text_embed = embed["emb_text.weight"].to(device)
-        self._gpt = Gpt(
-            read_tensors(checkpoint.file(layout.GPT)),
-            checkpoint.dims,
-            slots=slots,
-            context=engine.context,
-            precision=precision,
-            device=device,
-        )
+        kernels = Kernels.compiled() if engine.compiled and device.type == "cuda" else Kernels()
+        self._gpt = _transformer(checkpoint, engine, precision, slots, device, kernels)
         self._decode = Decode(
-            self._gpt, embed, max_steps=sampling.max_steps, max_k=sampling.top_k, device=device
+            self._gpt,
+            embed,
+            max_steps=sampling.max_steps,
+            max_k=sampling.top_k,
+            device=device,
+            kernels=kernels,
         )
         self._runner = StepRunner(self._decode, use_graphs=engine.cuda_graphs)
         # the text head weighs 65 MB, so it goes to the device only if it is used
@@ -108,12 +109,14 @@ class FastEngine:
             read_tensors(checkpoint.file(layout.VOCOS)),
             checkpoint.dims,
             device,
+            torch.float16 if device.type == "cuda" and precision != "fp32" else torch.float32,
         )
         self._buckets = buckets(engine.context)
         self._slots: dict[int, _Slot] = {}
         self.info = EngineInfo(
             name="ChatTTS",
-            identity=f"{checkpoint.hash}/{precision}/lookahead={stream.lookahead}",
+            identity=f"{checkpoint.hash}/{precision}/{type(self._gpt).__name__}"
+            f"/lookahead={stream.lookahead}",
             device=str(device),
             precision=precision,
             slots=slots,
@@ -286,3 +289,28 @@ class FastEngine:
             end = End.COMPLETE if steps < state.limit or state.paced else End.LIMIT
             self.stop(slot)
         return SlotOutput(slot, audio, mel, steps, end)
+
+
+def _transformer(
+    checkpoint: Checkpoint,
+    engine: EngineConfig,
+    precision: str,
+    slots: int,
+    device: torch.device,
+    kernels: Kernels,
+) -> Transformer:
+    """The fastest that there is for a device and precision."""
+    tensors, dims = read_tensors(checkpoint.file(layout.GPT)), checkpoint.dims
+    native_fits = engine.compiled and device.type == "cpu" and precision == "int8" and fits(dims)
+    library = native.load() if native_fits else None
+    if library is not None:
+        return NativeGpt(library, tensors, dims, slots=slots, context=engine.context)
+    return Gpt(
+        tensors,
+        dims,
+        slots=slots,
+        context=engine.context,
+        precision=precision,
+        device=device,
+        kernels=kernels,
+    )

@@ -2,22 +2,37 @@
 
 Activations and norms are float32; the linear layers have the precision that was chosen. Query,
 key and value are one product, gate and up another. The rows of the query and key weights are
-reordered at load so that rotary pairs lie side by side and the rotation is one complex
-multiplication in place; scores do not depend on that order. Runs on the inference thread.
+reordered at load so that rotary pairs lie side by side; scores do not depend on that order. Runs on
+the inference thread.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
+from .fused import Kernels
 from .layout import Dims
 from .quantize import Linear, cache_dtype, make_linear
 from .weights import Tensors
 
 ROPE_BASE = 10_000.0
-RMS_EPS = 1e-6
+
+
+class Transformer(Protocol):
+    """What `Gpt` and `NativeGpt` have in common: see their methods."""
+
+    slots: int
+    context: int
+    hidden: int
+    device: torch.device
+
+    def prefill(self, x: torch.Tensor, slot: int) -> torch.Tensor: ...
+
+    def step(self, x: torch.Tensor, positions: torch.Tensor, context: int) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,10 @@ class Gpt:
         context: int,
         precision: str,
         device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
+        self._kernels = kernels or Kernels()
+        self._plain = Kernels()
         self.slots = slots
         self.context = context
         self.hidden = dims.hidden
@@ -61,7 +79,8 @@ class Gpt:
             device=device,
         )
         self._kv_rows = self.kv.view(dims.layers, slots * context, 2 * dims.hidden)
-        self._rope = _rotations(context, self.head_dim).to(device)
+        angles = rope_angles(context, self.head_dim)
+        self._rope = torch.stack((angles.cos(), angles.sin()), dim=-1).to(device)
         self._positions = torch.arange(context, device=device)
         self._row_offsets = torch.arange(slots, device=device) * context
 
@@ -91,19 +110,16 @@ class Gpt:
         """Hidden states `[tokens, hidden]` of a prompt's embeddings; fills the slot's cache."""
         tokens = x.shape[0]
         where = self._positions[:tokens] + slot * self.context
-        rope = self._rope[:tokens, None]
-        for i, layer in enumerate(self._layers):
-            qkv = self._project(i, layer, x, rope, where)
-            q = qkv[:, : self.hidden].view(1, tokens, self.heads, self.head_dim)
+
+        def attend(i: int, q: torch.Tensor) -> torch.Tensor:
             k, v = self.kv[i, slot : slot + 1, :tokens].unbind(2)
+            queries = q.view(1, tokens, self.heads, self.head_dim).transpose(1, 2)
             attended = F.scaled_dot_product_attention(
-                q.transpose(1, 2).to(self.kv_dtype),
-                k.transpose(1, 2),
-                v.transpose(1, 2),
-                is_causal=True,
+                queries, k.transpose(1, 2), v.transpose(1, 2), is_causal=True
             )
-            x = self._feed(layer, x, attended.transpose(1, 2).reshape(tokens, self.hidden))
-        return F.rms_norm(x, (self.hidden,), self._norm, RMS_EPS)
+            return attended.transpose(1, 2).reshape(tokens, self.hidden)
+
+        return self._layers_of(self._plain, x, self._rope[:tokens], where, attend)
 
     def step(self, x: torch.Tensor, positions: torch.Tensor, context: int) -> torch.Tensor:
         """Hidden states `[rows, hidden]` of one token per slot, for slots `0..rows`.
@@ -113,43 +129,40 @@ class Gpt:
         """
         rows = x.shape[0]
         where = self._row_offsets[:rows] + positions
-        rope = self._rope[positions, None]
         mask = (self._positions[:context] <= positions[:, None])[:, None, None, :]
-        for i, layer in enumerate(self._layers):
-            qkv = self._project(i, layer, x, rope, where)
-            q = qkv[:, : self.hidden].view(rows, self.heads, 1, self.head_dim)
+
+        def attend(i: int, q: torch.Tensor) -> torch.Tensor:
             k, v = self.kv[i, :rows, :context].unbind(2)
+            queries = q.view(rows, self.heads, 1, self.head_dim)
             attended = F.scaled_dot_product_attention(
-                q.to(self.kv_dtype), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
+                queries, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask
             )
-            x = self._feed(layer, x, attended.reshape(rows, self.hidden))
-        return F.rms_norm(x, (self.hidden,), self._norm, RMS_EPS)
+            return attended.reshape(rows, self.hidden)
 
-    def _project(
-        self, i: int, layer: _Layer, x: torch.Tensor, rope: torch.Tensor, where: torch.Tensor
+        return self._layers_of(self._kernels, x, self._rope[positions], where, attend)
+
+    def _layers_of(
+        self,
+        kernels: Kernels,
+        x: torch.Tensor,
+        rope: torch.Tensor,
+        where: torch.Tensor,
+        attend: Callable[[int, torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Query, key and value `[tokens, 3*hidden]`, rotated; key and value go to the cache."""
-        normed = F.rms_norm(x, (self.hidden,), layer.attention_norm, RMS_EPS)
-        qkv = layer.qkv(normed).float()
-        pairs = qkv[:, : 2 * self.hidden].unflatten(1, (2 * self.heads, self.head_dim // 2, 2))
-        torch.view_as_complex(pairs).mul_(rope)
-        self._kv_rows[i].index_copy_(0, where, qkv[:, self.hidden :].to(self.kv_dtype))
-        return qkv
-
-    def _feed(self, layer: _Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        # half precision is added to the float32 stream as it is, which saves a kernel for a cast
-        x = x + layer.out(attended)
-        gate, up = layer.gate_up(F.rms_norm(x, (self.hidden,), layer.mlp_norm, RMS_EPS)).chunk(
-            2, dim=1
-        )
-        return x + layer.down(F.silu(gate) * up)
+        """Hidden states after all layers. A layer's last product is added with the next norm."""
+        delta = torch.zeros_like(x)
+        for i, layer in enumerate(self._layers):
+            x, normed = kernels.add_norm(x, delta, layer.attention_norm)
+            q = kernels.rotate(layer.qkv(normed), rope, self._kv_rows[i], where)
+            x, normed = kernels.add_norm(x, layer.out(attend(i, q)), layer.mlp_norm)
+            delta = layer.down(kernels.swiglu(layer.gate_up(normed)))
+        return kernels.add_norm(x, delta, self._norm)[1]
 
 
-def _rotations(context: int, head_dim: int) -> torch.Tensor:
-    """`[context, head_dim / 2]` complex64 rotations by position."""
+def rope_angles(context: int, head_dim: int) -> torch.Tensor:
+    """Angles of rotation by position and pair: `[context, head_dim / 2]`."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    angles = torch.outer(torch.arange(context, dtype=torch.float32), 1.0 / ROPE_BASE**exponents)
-    return torch.polar(torch.ones_like(angles), angles)
+    return torch.outer(torch.arange(context, dtype=torch.float32), 1.0 / ROPE_BASE**exponents)
 
 
 def _interleave(heads: int, head_dim: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from .base import Prompt
-from .gpt import Gpt
+from .gpt import Transformer
 from .prompt import refine_prompt
 from .sampling import candidates, draw
 from .tokenizer import Tokenizer
@@ -24,7 +24,7 @@ class Refine:
 
     def __init__(
         self,
-        gpt: Gpt,
+        gpt: Transformer,
         tokenizer: Tokenizer,
         embed: torch.Tensor,
         head: torch.Tensor,

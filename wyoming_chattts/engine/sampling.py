@@ -8,6 +8,10 @@ sync; its noise comes from the segment's own seed. After `model/processors.py` o
 
 import torch
 
+from .layout import AUDIO_VOCAB, CODEBOOKS, END_CODE
+
+NO_CODE = AUDIO_VOCAB
+"""Fills the penalty window before the first steps; counted in a column that is cut off."""
 PENALTY_WINDOW = 16
 MIN_KEPT = 3
 
@@ -42,3 +46,29 @@ def draw(scores: torch.Tensor, ids: torch.Tensor, noise: torch.Tensor) -> torch.
     """One id per row: `[...]` from scores and ids `[..., k]` and noise `[..., vocab]`."""
     race = scores - noise.gather(-1, ids).log()
     return ids.gather(-1, race.argmax(dim=-1, keepdim=True)).squeeze(-1)
+
+
+def pick(
+    logits: torch.Tensor,
+    window: torch.Tensor,
+    early: torch.Tensor,
+    noise: torch.Tensor,
+    temperature: torch.Tensor,
+    penalty: torch.Tensor,
+    top_p: torch.Tensor,
+    top_k: torch.Tensor,
+    max_k: int,
+) -> torch.Tensor:
+    """Codes `[rows, 4]` from logits `[rows, 4*vocab]` and the last codes `[rows, 4, 16]`.
+
+    Rows that are `early` `[rows]` do not draw the end code. `noise` is `[rows, 4, vocab]`.
+    """
+    rows = logits.shape[0]
+    ones = torch.ones(window.shape, device=logits.device)
+    counts = torch.zeros((rows, CODEBOOKS, AUDIO_VOCAB + 1), device=logits.device)
+    counts = counts.scatter_add(2, window, ones)[..., :AUDIO_VOCAB]
+    scores, ids = candidates(
+        logits.view(rows, CODEBOOKS, AUDIO_VOCAB), counts, temperature, penalty, top_p, top_k, max_k
+    )
+    scores = scores.masked_fill(early[:, None, None] & (ids == END_CODE), -torch.inf)
+    return draw(scores, ids, noise)
