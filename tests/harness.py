@@ -49,7 +49,8 @@ class ServerProcess:
     def __init__(self, data_dir: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
         command = [
             *(sys.executable, "-m", "wyoming_chattts", "serve", "--uri", "tcp://127.0.0.1:0"),
-            *("--data-dir", str(data_dir), "--set", "audio.loudness_lufs=null", *arguments),
+            *("--data-dir", str(data_dir), "--set", "audio.loudness_lufs=null"),
+            *("--set", "web.enabled=false", *arguments),
         ]
         self.lines: list[str] = []
         self._seen = threading.Condition()
@@ -177,7 +178,7 @@ class RunningServer:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        return self.server._services.outcomes
+        return self.server.status.metrics.outcomes
 
 
 @contextlib.asynccontextmanager
@@ -192,6 +193,7 @@ async def running_server(
         "warmup.enabled": False,
         # its one change of a voice's gain would come in the middle of a test
         "audio.loudness_lufs": None,
+        "web.enabled": False,
     }
     config = settings.load(environ={}, overrides=values | overrides)
     engines: list[WatchedEngine] = []

@@ -14,13 +14,14 @@ LAYERS = [
     ["commands"],
     ["bench"],
     ["server"],
-    ["handler", "discovery"],
-    ["offline"],
+    ["handler", "discovery", "web"],
+    ["offline", "status"],
     ["speech", "model", "protocol_limits"],
     ["flights"],
     ["worker", "cache", "audio", "loudness", "text", "voices"],
+    ["voice_folder"],
     ["engine"],
-    ["config", "errors", "atomic"],
+    ["config", "errors", "atomic", "metrics"],
     ["__init__"],
 ]
 TORCH_ONLY_IN = ("engine", "bench", "commands.doctor")

@@ -205,7 +205,7 @@ async def test_a_signal_lets_what_is_spoken_finish(
         assert answer.types[-1] == "audio-stop"
         assert equal(answer.pcm, whole.pcm)
         assert server.stop(number) == 0
-        assert "stopped" in server.lines[-2]
+        assert "stopped" in server.lines[-2], server.lines[-40:]
 
 
 async def test_a_drain_ends_in_time_for_peers_that_do_not_read(

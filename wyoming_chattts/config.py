@@ -161,19 +161,28 @@ class StyleConfig(Section):
 
 
 class VoiceConfig(Section):
-    """One voice: exactly one of `seed`, `embedding`, `file`."""
+    """One voice: exactly one of `seed`, `embedding`, `file`, `recording`.
+
+    `recording` is what `voices add --recording` made of one, `transcript` what is said in it.
+    """
 
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
     embedding: str | None = None
     file: str | None = None
-    description: str | None = None
+    recording: str | None = None
+    transcript: Annotated[str, Field(max_length=1000)] | None = None
+    description: Annotated[str, Field(max_length=500)] | None = None
     style: StyleConfig | None = None
     temperature: Annotated[float, Field(ge=0.01, le=2.0)] | None = None
+    gain_db: Annotated[float, Field(ge=-20, le=20)] = 0.0
+    sample_text: Annotated[str, Field(max_length=500)] | None = None
 
 
 class VoicesConfig(Section):
     default: str = "seed-2"
     builtin: bool = True
+    dir: str | None = None
+    rescan_s: Seconds = 2.0
     custom: dict[str, VoiceConfig] = Field(default_factory=dict)
 
 
@@ -202,6 +211,14 @@ class WarmupConfig(Section):
     remember: Annotated[int, Field(ge=0, le=10_000)] = 50
 
 
+class WebConfig(Section):
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 10201
+    token: Annotated[str, Field(min_length=8, max_length=200)] | None = None
+    ingress: bool = False
+
+
 class LogConfig(Section):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
@@ -225,6 +242,7 @@ class Config(Section):
     audio: AudioConfig = AudioConfig()
     cache: CacheConfig = CacheConfig()
     warmup: WarmupConfig = WarmupConfig()
+    web: WebConfig = WebConfig()
     log: LogConfig = LogConfig()
 
     @property
@@ -239,6 +257,11 @@ class Config(Section):
     def model_path(self) -> Path:
         """Folder that holds (or will hold) `asset/`."""
         return Path(self.model.dir).expanduser() if self.model.dir else self.data_path / "model"
+
+    @property
+    def voices_path(self) -> Path:
+        """Folder of voices."""
+        return Path(self.voices.dir).expanduser() if self.voices.dir else self.data_path / "voices"
 
     @property
     def cache_path(self) -> Path:
@@ -266,7 +289,7 @@ def load(
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
+        raise ConfigError(explain(error)) from None
 
 
 def read_lines(file: Path) -> list[str]:
@@ -336,7 +359,7 @@ def _put(data: dict[str, Any], key: str, value: Any) -> None:
     data[last] = value
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         key = ".".join(str(part) for part in item["loc"])

@@ -24,7 +24,7 @@ from .worker import Job, Worker
 
 _LOGGER = logging.getLogger(__name__)
 
-_KEY_FORMAT = 1
+_KEY_FORMAT = 2
 _MEL_BINS = 100
 _APPLIED_LATER = {"loudness_lufs", "rate", "pause_ms"}
 """Settings of audio that work on what comes from the cache, too."""
@@ -136,8 +136,17 @@ class Flights:
         self._in_background(self._cache.remember(text.strip(), voice.name))
 
     def _prompt(self, spoken: Spoken, voice: Voice) -> tuple[Prompt, Sampling]:
-        s = self._config.sampling
-        prompt = Prompt(spoken.text, voice.embedding, voice.style, s.refine, spoken.language)
+        s, style = self._config.sampling, voice.style
+        # these levels are tokens of the refine pass and would do nothing without it
+        asks_for_it = (style.oral, style.laugh, style.pause) != (None, None, None)
+        prompt = Prompt(
+            spoken.text,
+            voice.embedding,
+            style,
+            s.refine or asks_for_it,
+            spoken.language,
+            voice.recording,
+        )
         sampling = Sampling(
             temperature=voice.temperature,
             top_p=s.top_p,
@@ -160,6 +169,11 @@ class Flights:
                 "text": prompt.text,
                 "language": prompt.language if not worker.info.cacheable else None,
                 "speaker": prompt.speaker.hex() if prompt.speaker is not None else None,
+                "recording": (
+                    [prompt.recording.codes.hex(), prompt.recording.transcript]
+                    if prompt.recording is not None
+                    else None
+                ),
                 "style": [style.speed, style.oral, style.laugh, style.pause],
                 "refine": prompt.refine,
                 "sampling": [

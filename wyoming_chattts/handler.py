@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
@@ -24,6 +24,7 @@ from wyoming.tts import SynthesizeStopped
 from .audio import CHANNELS, SAMPLE_WIDTH, OutputRate
 from .config import Config
 from .errors import BadRequest, Busy, DeadlineExceeded, ShuttingDown, SpeechError
+from .metrics import Metrics
 from .protocol_limits import EventReader, RawEvent
 from .speech import Speech, Timings, whole
 from .text.ssml import read_ssml
@@ -43,13 +44,8 @@ class Services:
     speech: Speech
     voices: Voices
     info: Callable[[], Info]
-    outcomes: dict[str, int] = field(default_factory=dict)
-    """Requests by how they ended: "ok", "gone" or an error code."""
+    metrics: Metrics
     draining: bool = False
-
-    def count(self, outcome: str) -> None:
-        """Books the end of a request."""
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
 
 class TextStream:
@@ -114,12 +110,14 @@ class Connection:
             await next(task for task in tasks if task.done())
         except SpeechError as error:
             failure = error
+            self._services.metrics.error(error.code, str(error))
         except (OSError, EOFError):
             pass
         # one of the two broad excepts: a fault in one connection must not touch another
         except Exception as error:
             _LOGGER.error("a connection failed: %s", error, exc_info=error)
             failure = SpeechError("the server made a mistake")
+            self._services.metrics.error(failure.code, str(failure))
         finally:
             for task in tasks:
                 task.cancel()
@@ -214,12 +212,12 @@ class Connection:
 
     def _enqueue(self, request: _Request) -> None:
         if self._services.draining:
-            self._services.count(ShuttingDown.code)
+            self._services.metrics.request(ShuttingDown.code)
             raise ShuttingDown("the server is stopping")
         try:
             self._requests.put_nowait(request)
         except asyncio.QueueFull:
-            self._services.count(Busy.code)
+            self._services.metrics.request(Busy.code)
             raise Busy("too many requests on one connection") from None
         self.busy = True
 
@@ -254,8 +252,15 @@ class Connection:
             raise
         finally:
             await request.pieces.aclose()
-            self._services.count(outcome)
-            _log_request(request, timings, outcome, time.monotonic() - begin)
+            total = time.monotonic() - begin
+            self._services.metrics.request(
+                outcome,
+                first_audio_s=timings.first_audio,
+                total_s=total,
+                audio_s=timings.audio,
+                fallback=timings.fallback,
+            )
+            _log_request(request, timings, outcome, total)
 
     async def _write(self, event: Event) -> None:
         try:

@@ -24,6 +24,7 @@ from .errors import EXIT_ENGINE_LOST, Busy, ConfigError, EngineLost, ShuttingDow
 from .handler import Connection, Services
 from .model import in_daemon_thread, load_engine, obtain_engine
 from .speech import Speech, whole
+from .status import ServerStatus
 from .voices import LANGUAGES, Voice, Voices
 from .worker import Worker
 
@@ -43,26 +44,31 @@ class Server:
         self._voices = Voices(config)
         self._cache = SegmentCache(config.cache_path, config.cache)
         self.speech = Speech(config, self._cache)
-        self._services = Services(config, self.speech, self._voices, self.info)
         self._connections: dict[asyncio.Task[None], Connection] = {}
+        self.status = ServerStatus(
+            config, self.speech, self._cache, self._voices, lambda: len(self._connections)
+        )
+        self._services = Services(config, self.speech, self._voices, self.info, self.status.metrics)
         self._stopping = asyncio.Event()
         self._lost: EngineLost | None = None
         self._workers: list[Worker] = []
         self.uri = ""
+        self.studio_uri: str | None = None
 
     async def run(self) -> int:
-        """Serves until SIGTERM or SIGINT; returns the exit status."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
-        async with self._listening():
-            life = asyncio.create_task(self._live(), name="model")
+        """Serves until `stop()`; returns the exit status."""
+        async with self._listening(), self._studio() as self.studio_uri:
+            tasks = [
+                asyncio.create_task(self._live(), name="model"),
+                asyncio.create_task(self._follow_voices(), name="voices"),
+            ]
             try:
                 await self._stopping.wait()
             finally:
                 await self._drain()
-                life.cancel()
-                await asyncio.gather(life, return_exceptions=True)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         for worker in self._workers:
             await worker.stop()
         await self.speech.close()
@@ -72,6 +78,10 @@ class Server:
             return EXIT_ENGINE_LOST
         _LOGGER.info("stopped")
         return 0
+
+    def stop(self) -> None:
+        """Begins an orderly end: what is being spoken may finish within `server.drain_s`."""
+        self._stopping.set()
 
     def info(self) -> Info:
         """The answer to `describe`, made afresh from the voices of now."""
@@ -130,6 +140,14 @@ class Server:
             if uri.scheme == "unix":
                 Path(uri.netloc + uri.path).unlink(missing_ok=True)
 
+    def _studio(self) -> contextlib.AbstractAsyncContextManager[str | None]:
+        """The voice studio inside the block."""
+        if not self._config.web.enabled:
+            return contextlib.nullcontext()
+        from .web.app import studio
+
+        return studio(self._config.web, self.speech, self._voices, self.status, self._cache.clear)
+
     async def _advertise(self, server: asyncio.Server) -> contextlib.AsyncExitStack:
         stack = contextlib.AsyncExitStack()
         if self._config.server.zeroconf and server.sockets[0].family != socket.AF_UNIX:
@@ -173,6 +191,17 @@ class Server:
         # last resort: a fault here must be seen, and the fallback voice goes on
         except Exception as error:
             _LOGGER.error("starting the model failed: %s", error, exc_info=error)
+
+    async def _follow_voices(self) -> None:
+        """Takes in what changes in the folder of voices."""
+        while True:
+            await asyncio.sleep(self._config.voices.rescan_s)
+            try:
+                if await in_daemon_thread(self._voices.refresh):
+                    _LOGGER.info("the voices changed: there are %d", len(self._voices.all()))
+            # last resort: a fault in a voice must not end the looking
+            except Exception as error:
+                _LOGGER.error("reading the voices failed: %s", error, exc_info=error)
 
     async def _start_fallback(self) -> None:
         engine = FallbackEngine(self._config.fallback)
@@ -301,7 +330,19 @@ def serve(config: Config) -> int:
     """Runs a server to its end; returns the exit status."""
 
     async def run() -> int:
-        return await Server(config).run()
+        server = Server(config)
+        loop = asyncio.get_running_loop()
+
+        def on_signal(_number: int, _frame: object) -> None:
+            # the loop may have ended already; then there is nothing left to stop
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(server.stop)
+
+        # not the loop's own handlers: those end with it, and a second signal would then kill an
+        # orderly end
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, on_signal)
+        return await server.run()
 
     status = asyncio.run(run())
     logging.shutdown()

@@ -6,6 +6,7 @@ event loop.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,8 @@ class Timings:
     cache_hits: int = 0
     shared: int = 0
     audio: float = 0.0
+    queued: float | None = None
+    """How long the first segment that was not cached waited for a slot."""
     first_audio: float | None = None
     total: float = 0.0
     fallback: bool = False
@@ -288,7 +291,7 @@ class _Request:
         if not self.background:
             self.speech.flights.remember(text, self.voice)
         # the fallback voice has a level of its own
-        key = f"{self.voice.name} {worker.info.identity}" if worker.info.cacheable else None
+        key = _loudness_key(self.voice, worker) if worker.info.cacheable else None
         await ready.put(_Segment(flight, key, spoken.pause, expected_s))
 
     async def _play(self, ready: "asyncio.Queue[_Segment | SpeechError | None]") -> None:
@@ -317,7 +320,8 @@ class _Request:
         loudness = self.speech.loudness
         gain_db = 0.0
         if loudness_key is not None:
-            gain_db = self.gains_db.setdefault(loudness_key, loudness.gain_db(loudness_key))
+            measured = self.gains_db.setdefault(loudness_key, loudness.gain_db(loudness_key))
+            gain_db = self.voice.gain_db + measured
         try:
             while True:
                 try:
@@ -327,6 +331,9 @@ class _Request:
                 await self._send(apply_gain(pcm, gain_db))
         finally:
             await audio.aclose()
+        job = flight.job
+        if self.timings.queued is None and job is not None and job.started_at is not None:
+            self.timings.queued = job.started_at - job.submitted_at
         self.timings.cache_hits += flight.from_cache
         self.timings.shared += flight.listeners > 1
         if loudness_key is not None:
@@ -362,6 +369,13 @@ class _Request:
         except TimeoutError:
             late = "first audio" if self.timings.first_audio is None else "the whole text"
             raise DeadlineExceeded(f"{late} took longer than its deadline") from None
+
+
+def _loudness_key(voice: Voice, worker: Worker) -> str:
+    """What a voice's level depends on; its name does not matter, and may come to mean another."""
+    codes = voice.recording.codes if voice.recording is not None else b""
+    who = hashlib.sha256((voice.embedding or b"") + codes).hexdigest()[:16]
+    return f"{who} {worker.info.identity}"
 
 
 def _as_speech_error(error: Exception) -> SpeechError:

@@ -1,67 +1,86 @@
-"""Named voices: a speaker embedding and a style.
+"""Named voices: a speaker embedding or a recording, and a style.
 
 Built-in voices are seeds of the ChatTTS package's speaker statistics; others come from the
-configuration. Embeddings need torch and are worked out by `resolve()`, in a thread, so that the
-list of names is there at once.
+configuration and from the folder of voices, which is read again as it changes. Embeddings need
+torch and are worked out by `resolve()`, in a thread, so that the list of names is there at once.
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from .config import Config, StyleConfig, VoiceConfig
-from .engine.base import Style
+from .engine.base import Recording, Style
 from .errors import VoiceError
+from .voice_folder import VoiceFolder, checked_name
 
 _LOGGER = logging.getLogger(__name__)
 
 BUILTIN_SEEDS = (2, 42, 1111, 2222, 3333, 4099, 5099, 5555, 6653, 7869)
 LANGUAGES = ("en", "zh")
-_NAME_LIMIT = 64
+
+Origin = Literal["settings", "folder", "builtin"]
+_SOURCES = ("seed", "embedding", "file", "recording")
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A voice; `embedding` is 768 fp16 numbers as bytes, None until it is resolved."""
+    """A voice; `embedding` is 768 fp16 numbers as bytes. Both it and `recording` are None until
+    the voice is resolved."""
 
     name: str
     description: str
     style: Style
     temperature: float
     source: VoiceConfig
+    origin: Origin
+    gain_db: float = 0.0
     embedding: bytes | None = None
+    recording: Recording | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The voices of a moment, replaced as a whole."""
+
+    voices: dict[str, Voice]
+    default: str
+    problems: dict[str, str] = field(default_factory=dict)
 
 
 class Voices:
-    """The voices of a configuration, in a fixed order: custom ones first, then built-in ones."""
+    """The voices of a configuration, in a fixed order: those of the settings first, then those of
+    the folder, then built-in ones. Reading is for the event loop, what blocks says so."""
 
     def __init__(self, config: Config) -> None:
-        """Raises `VoiceError` for a definition that cannot be right."""
-        definitions = dict(config.voices.custom)
-        if config.voices.builtin:
-            for seed in BUILTIN_SEEDS:
-                definitions.setdefault(f"seed-{seed}", VoiceConfig(seed=seed))
-        if not definitions:
-            raise VoiceError(
-                "voices: there is none (voices.builtin is off and voices.custom empty)"
-            )
-        self._voices = {name: _voice(name, source, config) for name, source in definitions.items()}
-        self._default = config.voices.default
-        if self._default not in self._voices:
-            self._default = next(iter(self._voices))
-            _LOGGER.warning(
-                "voices.default: there is no %r; using %r", config.voices.default, self._default
-            )
+        """Raises `VoiceError` for a definition in the settings that cannot be right (blocks)."""
+        self._config = config
+        self.folder = VoiceFolder(config.voices_path)
+        self._with_embeddings = False
+        self._fingerprint = self.folder.fingerprint()
+        self._now = self._collect()
 
     @property
     def default(self) -> Voice:
         """The voice of requests that name none."""
-        return self._voices[self._default]
+        now = self._now
+        return now.voices[now.default]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Files and voices that cannot be used, and why."""
+        return self._now.problems
 
     def all(self) -> list[Voice]:
         """Every voice, the default one first."""
-        rest = [voice for voice in self._voices.values() if voice.name != self._default]
-        return [self.default, *rest]
+        now = self._now
+        rest = [voice for voice in now.voices.values() if voice.name != now.default]
+        return [now.voices[now.default], *rest]
+
+    def get(self, name: str) -> Voice | None:
+        """A voice by name."""
+        return self._now.voices.get(name)
 
     def find(self, name: str | None) -> Voice:
         """A voice by name; the default one, with a warning, where there is none of that name.
@@ -70,52 +89,149 @@ class Voices:
         """
         if name is None:
             return self.default
-        voice = self._voices.get(name)
+        voice = self._now.voices.get(name)
         if voice is None:
-            _LOGGER.warning("there is no voice %r; using %r", name[:80], self._default)
+            _LOGGER.warning("there is no voice %r; using %r", name[:80], self._now.default)
             return self.default
         return voice
+
+    def make(self, name: str, source: VoiceConfig, origin: Origin = "folder") -> Voice:
+        """A voice ready to speak that need not be listed (blocks, imports torch).
+
+        Raises `VoiceError`.
+        """
+        return _resolved(_voice(name, source, self._config, origin))
 
     def resolve(self) -> None:
         """Works out all embeddings (blocks, and imports torch).
 
         A voice that cannot be read is left out, with an error in the log.
         """
-        from .engine import speaker
+        self._with_embeddings = True
+        self._now = self._collect()
 
-        for name, voice in list(self._voices.items()):
-            source = voice.source
+    def refresh(self) -> bool:
+        """Reads the folder again if it changed (blocks); whether it did."""
+        fingerprint = self.folder.fingerprint()
+        if fingerprint == self._fingerprint:
+            return False
+        self._fingerprint = fingerprint
+        self._now = self._collect()
+        return True
+
+    def set_default(self, name: str) -> None:
+        """Chooses the default voice (blocks). Raises `VoiceError` or `OSError`."""
+        if name not in self._now.voices:
+            raise VoiceError(f"there is no voice {name!r}")
+        self.folder.set_default(name, self._config.voices.default)
+        self.refresh()
+
+    def _definitions(self) -> tuple[dict[str, tuple[VoiceConfig, Origin]], dict[str, str]]:
+        found = self.folder.read()
+        problems = dict(found.problems)
+        definitions: dict[str, tuple[VoiceConfig, Origin]] = {
+            name: (source, "settings") for name, source in self._config.voices.custom.items()
+        }
+        for name, source in found.voices.items():
+            if name in definitions:
+                problems[name] = "the settings have a voice of this name"
+            else:
+                definitions[name] = (source, "folder")
+        if self._config.voices.builtin:
+            for seed in BUILTIN_SEEDS:
+                definitions.setdefault(f"seed-{seed}", (VoiceConfig(seed=seed), "builtin"))
+        if not definitions:
+            raise VoiceError(
+                "voices: there is none (voices.builtin is off, voices.custom and "
+                f"{self.folder.path} are empty)"
+            )
+        return definitions, problems
+
+    def _collect(self) -> _Snapshot:
+        definitions, problems = self._definitions()
+        before = getattr(self, "_now", None)
+        known = before.problems if before is not None else {}
+        voices: dict[str, Voice] = {}
+        for name, (source, origin) in definitions.items():
             try:
-                if source.seed is not None:
-                    embedding = speaker.from_seed(source.seed)
-                elif source.embedding is not None:
-                    embedding = speaker.from_string(source.embedding)
-                else:
-                    embedding = speaker.from_file(Path(source.file or "").expanduser())
+                voice = _voice(name, source, self._config, origin)
+                voices[name] = _resolved(voice) if self._with_embeddings else voice
             except VoiceError as error:
-                _LOGGER.error("voice %r is left out: %s", name, error)
-                if len(self._voices) > 1:
-                    del self._voices[name]
-                continue
-            self._voices[name] = replace(voice, embedding=embedding)
-        if self._default not in self._voices:
-            self._default = next(iter(self._voices))
+                if origin == "settings" and before is None:
+                    raise
+                problems[name] = str(error)
+        _tell(problems, known)
+        if not voices:
+            # nobody is served by silence: a seed always works
+            fallback = f"seed-{BUILTIN_SEEDS[0]}"
+            voice = _voice(fallback, VoiceConfig(seed=BUILTIN_SEEDS[0]), self._config, "builtin")
+            voices[fallback] = _resolved(voice) if self._with_embeddings else voice
+        wanted = self.folder.default(self._config.voices.default)
+        default = next((n for n in (wanted, self._config.voices.default) if n in voices), None)
+        if default is None:
+            default = next(iter(voices))
+        if default != wanted and (before is None or before.default != default):
+            _LOGGER.warning("voices.default: there is no %r; using %r", wanted, default)
+        return _Snapshot(voices, default, problems)
 
 
-def _voice(name: str, source: VoiceConfig, config: Config) -> Voice:
-    if not name or len(name) > _NAME_LIMIT or not name.isprintable() or set(name) & set("/\\"):
-        raise VoiceError(f"voices.custom: {name!r} cannot be a name")
-    given = [key for key in ("seed", "embedding", "file") if getattr(source, key) is not None]
+def _tell(problems: dict[str, str], known: dict[str, str]) -> None:
+    for name, problem in problems.items():
+        if known.get(name) != problem:
+            _LOGGER.error("voice %r is left out: %s", name, problem)
+
+
+def _voice(name: str, source: VoiceConfig, config: Config, origin: Origin) -> Voice:
+    where = f"voices.custom.{name}" if origin == "settings" else name
+    try:
+        checked_name(name)
+    except VoiceError as error:
+        raise VoiceError(
+            f"voices.custom: {error}" if origin == "settings" else str(error)
+        ) from None
+    given = [key for key in _SOURCES if getattr(source, key) is not None]
     if len(given) != 1:
-        raise VoiceError(f"voices.custom.{name}: needs one of seed, embedding, file")
-    origin = f"seed {source.seed}" if source.seed is not None else given[0]
+        raise VoiceError(f"{where}: needs one of {', '.join(_SOURCES)}")
+    if source.recording is not None and not source.transcript:
+        raise VoiceError(f"{where}: a recording needs its transcript")
+    origin_text = f"seed {source.seed}" if source.seed is not None else given[0]
     return Voice(
         name=name,
-        description=source.description or f"ChatTTS voice ({origin})",
+        description=source.description or f"ChatTTS voice ({origin_text})",
         style=_style(config.style, source.style),
         temperature=source.temperature or config.sampling.temperature,
         source=source,
+        origin=origin,
+        gain_db=source.gain_db,
     )
+
+
+def _resolved(voice: Voice) -> Voice:
+    from .engine import speaker
+
+    source = voice.source
+    if source.recording is not None:
+        codes = speaker.codes_from_string(source.recording)
+        return replace(voice, recording=Recording(codes, source.transcript or ""))
+    if source.seed is not None:
+        embedding = speaker.from_seed(source.seed)
+    elif source.embedding is not None:
+        embedding = speaker.from_string(source.embedding)
+    else:
+        embedding = speaker.from_file(Path(source.file or "").expanduser())
+    return replace(voice, embedding=embedding)
+
+
+def portable(voice: Voice) -> VoiceConfig:
+    """The definition of a voice for another machine: a file's embedding is written out (blocks,
+    imports torch)."""
+    if voice.source.file is None:
+        return voice.source
+    from .engine import speaker
+
+    embedding = voice.embedding or speaker.from_file(Path(voice.source.file).expanduser())
+    update = {"file": None, "embedding": speaker.to_string(embedding)}
+    return voice.source.model_copy(update=update)
 
 
 def _style(base: StyleConfig, own: StyleConfig | None) -> Style:

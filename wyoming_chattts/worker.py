@@ -39,6 +39,7 @@ class Job:
     """Loop time at which its listener runs dry; the smallest is served first."""
     background: bool
     number: int
+    submitted_at: float
     cancelled: bool = False
     started_at: float | None = None
     decode_s: float = 0.0
@@ -116,6 +117,8 @@ class Worker:
         self._closing = False
         self._failures_in_row = 0
         self.stats = WorkerStats()
+        self.failed_at: float | None = None
+        """Loop time of the last failure."""
 
     @property
     def info(self) -> EngineInfo:
@@ -168,7 +171,8 @@ class Worker:
         if not (admitted or background) and self.pending >= self._queue.max_pending:
             self.stats.refused += 1
             raise Busy(f"{self.pending} requests are waiting already")
-        job = Job(prompt, sampling, due, background, next(self._numbers))
+        now = asyncio.get_running_loop().time()
+        job = Job(prompt, sampling, due, background, next(self._numbers), now)
         self.stats.jobs += 1
         self._pending.append(job)
         self._wake.set()
@@ -317,6 +321,7 @@ class Worker:
     async def _recover(self, error: Exception) -> None:
         """After a failing burst: fails what was running, resets or reloads the engine."""
         self.stats.failures += 1
+        self.failed_at = asyncio.get_running_loop().time()
         self._failures_in_row += 1
         _LOGGER.error("the engine failed: %s", error, exc_info=error)
         failed = EngineFailed(f"the engine failed: {type(error).__name__}")

@@ -77,17 +77,26 @@ def _show_text(config: Config, text: str) -> None:
 
 
 async def _say(config: Config, options: argparse.Namespace, text: str) -> int:
+    output = _Output(options.output, play=options.play)
+    return await _speak(config, text, options.voice, output)
+
+
+async def speak_to_file(config: Config, text: str, voice: str, path: Path) -> int:
+    """Speaks a text into a WAV file; returns the exit status."""
+    return await _speak(config, text, voice, _Output(path, play=False))
+
+
+async def _speak(config: Config, text: str, name: str | None, output: "_Output") -> int:
     from ..offline import offline_speech
     from ..speech import whole
 
-    async with offline_speech(config, allow_fallback=True) as (speech, voices):
-        voice = voices.find(options.voice)
-        output = _Output(options.output, play=options.play)
-        try:
+    try:
+        async with offline_speech(config, allow_fallback=True) as (speech, voices):
+            voice = voices.find(name)
             timings = await speech.speak(whole(text), voice, output.write)
-            await output.close()
-        finally:
-            output.abandon()
+        await output.close()
+    finally:
+        output.abandon()
     print(
         f"{timings.audio:.2f} s of audio in {timings.total:.2f} s "
         f"(first after {timings.first_audio or 0:.2f} s), {timings.segments} segments, "

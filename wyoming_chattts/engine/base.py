@@ -51,11 +51,21 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording that a voice goes on from: its codes `[4, steps]` as little-endian uint16, and
+    what is said in it."""
+
+    codes: bytes
+    transcript: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What one segment is to sound like.
 
     `text` is in its spoken form. `speaker` is a 768-number fp16 embedding as little-endian bytes,
-    or None for the model's own choice. `language` is used by the fallback voice only.
+    or None for the model's own choice; `recording` is the other way to say whose voice it is.
+    `language` is used by the fallback voice only.
     """
 
     text: str
@@ -63,6 +73,7 @@ class Prompt:
     style: Style = Style()
     refine: bool = False
     language: str = "en"
+    recording: Recording | None = None
 
 
 class End(Enum):

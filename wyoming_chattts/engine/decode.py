@@ -93,10 +93,14 @@ class Decode:
     def step(self, rows: int, context: int) -> None:
         """One decode step of slots `0..rows`; attention looks at the first `context` positions."""
         part = slice(0, rows)
-        x = F.embedding(self._last[part] + self._offsets, self._embed).sum(1)
+        x = self.embed(self._last[part])
         hidden = self.gpt.step(x, self.positions[part], context)
         self.positions[part] += (~self.done[part]).long()
         self._sample(part, hidden)
+
+    def embed(self, codes: torch.Tensor) -> torch.Tensor:
+        """Embeddings `[rows, hidden]` of codes `[rows, 4]`."""
+        return F.embedding(codes + self._offsets, self._embed).sum(1)
 
     def _sample(self, part: slice, hidden: torch.Tensor) -> None:
         """Draws a code for each row from hidden states `[rows, hidden]`, and books it."""

@@ -45,6 +45,11 @@ def set_threads(wanted: int) -> int:
     return threads
 
 
+def allocated_bytes(device: str) -> int:
+    """Memory that tensors hold on a CUDA device."""
+    return int(torch.cuda.memory_allocated(device))
+
+
 def is_fatal(error: BaseException) -> bool:
     """Whether an error means that this process cannot use its GPU again.
 

@@ -225,7 +225,8 @@ class FastEngine:
         A prompt that leaves less than a quarter of the context for speech is cut.
         """
         ids = self._tokenizer.encode(code_prompt(prompt))
-        limit = self._gpt.context * 3 // 4
+        recorded = len(prompt.recording.codes) // (2 * CODEBOOKS) if prompt.recording else 0
+        limit = max(16, self._gpt.context * 3 // 4 - recorded)
         if len(ids) > limit:
             _LOGGER.warning("a prompt of %d tokens is cut to %d", len(ids), limit)
             ids = [*ids[: limit - 1], ids[-1]]
@@ -236,6 +237,10 @@ class FastEngine:
             embedded = torch.where(
                 (index == self._tokenizer.speaker_id)[:, None], speaker, embedded
             )
+        if prompt.recording is not None:
+            codes = torch.frombuffer(bytearray(prompt.recording.codes), dtype=torch.int16)
+            spoken = codes.long().view(CODEBOOKS, -1).t().to(self._device)
+            embedded = torch.cat((embedded, self._decode.embed(spoken)))
         return embedded
 
     def _advance(self, running: dict[int, _Slot], n_steps: int) -> None:

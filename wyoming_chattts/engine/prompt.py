@@ -9,12 +9,14 @@ _RESERVED = ("[Stts]", "[spk_emb]", "[empty_spk]", "[Ptts]", "[Etts]")
 
 
 def code_prompt(prompt: Prompt) -> str:
-    """Prompt of the audio codes: `[Stts][spk_emb][speed_5]text[Ptts]`."""
+    """Prompt of the audio codes: `[Stts][spk_emb][speed_5]text[Ptts]`; a recording's transcript
+    stands before the rest, as if all of it were one text."""
     text = prompt.text
     for token in _RESERVED:
         text = text.replace(token, "")
     speaker = "[spk_emb]" if prompt.speaker is not None else "[empty_spk]"
-    return f"[Stts]{speaker}[speed_{prompt.style.speed}]{text.strip()}[Ptts]"
+    before = prompt.recording.transcript if prompt.recording is not None else ""
+    return f"[Stts]{speaker}{before}[speed_{prompt.style.speed}]{text.strip()}[Ptts]"
 
 
 def refine_prompt(prompt: Prompt) -> str:

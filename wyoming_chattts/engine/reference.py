@@ -32,7 +32,7 @@ from .base import (
 from .checkpoint import Checkpoint
 from .device import pick_device, set_threads
 from .prompt import refine_style
-from .speaker import to_string
+from .speaker import codes_to_string, to_string
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -150,6 +150,8 @@ class ReferenceEngine:
             max_new_token=sampling.max_steps,
             show_tqdm=False,
             ensure_non_empty=True,
+            spk_smp=codes_to_string(prompt.recording.codes) if prompt.recording else None,
+            txt_smp=prompt.recording.transcript if prompt.recording else None,
         )
         # the package re-seeds at each step where it is given a seed; seeding once is ours to do
         torch.manual_seed(sampling.seed)

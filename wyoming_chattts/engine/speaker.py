@@ -18,8 +18,11 @@ import torch
 
 from ..errors import VoiceError
 from .checkpoint import package_resource
+from .layout import CODEBOOKS, END_CODE
 
 EMBEDDING_SIZE = 768
+MAX_RECORDING_STEPS = 700
+"""15 seconds."""
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
 _FILE_LIMIT = 1_000_000
 
@@ -44,6 +47,33 @@ def from_string(text: str) -> bytes:
     return checked(raw)
 
 
+def codes_from_string(text: str) -> bytes:
+    """Codes `[4, steps]` uint16 of an encoded recording. Raises `VoiceError`.
+
+    As the package writes it: two sizes, then raw LZMA2 of the codes, in base16384.
+    """
+    try:
+        packed = pybase16384.decode_from_string(text.strip())
+        books, steps = np.frombuffer(packed[:4], dtype="<u2").tolist()
+        size = 2 * books * steps
+        if books != CODEBOOKS or not 0 < steps <= MAX_RECORDING_STEPS:
+            raise VoiceError(f"has {books} codebooks and {steps} steps")
+        decompressor = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
+        raw = decompressor.decompress(packed[4:], max_length=size + 1)
+    except (lzma.LZMAError, ValueError, RuntimeError, EOFError) as error:
+        raise VoiceError(f"not an encoded recording: {error}") from None
+    if len(raw) != size or int(np.frombuffer(raw, dtype="<u2").max()) >= END_CODE:
+        raise VoiceError("not an encoded recording")
+    return raw
+
+
+def codes_to_string(codes: bytes) -> str:
+    """The string of a recording's codes `[4, steps]` uint16."""
+    sizes = np.array([CODEBOOKS, len(codes) // (2 * CODEBOOKS)], dtype="<u2").tobytes()
+    packed = lzma.compress(codes, format=lzma.FORMAT_RAW, filters=_FILTERS)
+    return str(pybase16384.encode_to_string(sizes + packed))
+
+
 def to_string(embedding: bytes) -> str:
     """The base16384 string of an embedding."""
     packed = lzma.compress(embedding, format=lzma.FORMAT_RAW, filters=_FILTERS)
@@ -51,18 +81,23 @@ def to_string(embedding: bytes) -> str:
 
 
 def from_file(path: Path) -> bytes:
-    """Embedding of a `.pt` tensor or a `.txt` string. Raises `VoiceError` that names the file.
-
-    A `.pt` is read with `weights_only=True`, so that nothing in it is executed.
-    """
+    """Embedding of a `.pt` tensor or a `.txt` string. Raises `VoiceError` that names the file."""
     try:
         data = path.read_bytes() if path.stat().st_size <= _FILE_LIMIT else None
     except OSError as error:
         raise VoiceError(f"{path}: {error.strerror}") from None
     if data is None:
         raise VoiceError(f"{path}: too large for a speaker embedding")
+    return from_bytes(data, str(path))
+
+
+def from_bytes(data: bytes, name: str) -> bytes:
+    """Embedding of the contents of a file of that name, as `from_file`.
+
+    A `.pt` is read with `weights_only=True`, so that nothing in it is executed.
+    """
     try:
-        if path.suffix == ".pt":
+        if name.endswith(".pt"):
             with warnings.catch_warnings():
                 # torch warns of pickles it did not write, before it refuses them
                 warnings.simplefilter("ignore")
@@ -70,11 +105,11 @@ def from_file(path: Path) -> bytes:
             return _from_tensor(loaded)
         return from_string(data.decode("utf-8"))
     except VoiceError as error:
-        raise VoiceError(f"{path}: {error}") from None
+        raise VoiceError(f"{name}: {error}") from None
     # torch raises whatever the damage of a file leads to
     except Exception as error:  # noqa: BLE001
         reason = str(error).strip().splitlines() or ["unreadable"]
-        raise VoiceError(f"{path}: not a speaker embedding: {reason[0]}") from None
+        raise VoiceError(f"{name}: not a speaker embedding: {reason[0]}") from None
 
 
 def checked(embedding: bytes) -> bytes:
