@@ -18,6 +18,7 @@ const STYLES = [
 const player = new Player($("plain"));
 let language = "en";
 let state = { voices: [], problems: {} };
+let stateText = "";
 let live = null;
 let source = { seed: 2 }; // what is tried: a seed, or the name of a voice
 let rolled = [];
@@ -76,7 +77,11 @@ async function send(method, path, data) {
 }
 
 async function loadState() {
-  state = await (await call("api/state")).json();
+  const text = await (await call("api/state")).text();
+  // what is under somebody's finger is not replaced for nothing
+  if (text === stateText) return;
+  stateText = text;
+  state = JSON.parse(text);
   showVoices();
 }
 
