@@ -220,6 +220,7 @@ def test_the_server_view_shows_and_empties_the_cache(page: Page) -> None:
     page.click(page["tab-server"])
     page.until(lambda: "Requests" in page.text("now"))
     page.until(lambda: "Entries\n0" not in page.text("cache"))
+    assert "draft" not in page.text("phrases")
     assert "cpu, int8" in page.text("now")
     page.click(page["clear"])
     page.answer(yes=False)
@@ -363,6 +364,6 @@ def test_the_page_comes_back_after_the_server_did(
     port = uri.rstrip("/").rsplit(":", 1)[1]
     with ServerProcess(tmp_path, *arguments, f"web.port={port}") as server:
         server.wait_ready()
-        page.until(lambda: "Speaking" in page.text("connection"))
+        page.until(lambda: "Ready" in page.text("connection"))
         page.until(lambda: "new" in page.voices())
         driver.get_log("browser")

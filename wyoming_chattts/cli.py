@@ -65,23 +65,37 @@ def _parser() -> argparse.ArgumentParser:
         module = importlib.import_module(f".commands.{name}", __package__)
         sub = commands.add_parser(name, help=module.HELP, description=module.HELP)
         _add_common(sub)
-        module.add_arguments(sub)
+        for action in module.add_arguments(sub) or ():
+            # `voices add … --data-dir DIR` as well as `voices --data-dir DIR add …`
+            _add_common(action, argparse.SUPPRESS)
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_common(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     group = parser.add_argument_group("settings")
+    no = default if default is not None else False
     group.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings file (see config.yaml)"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        default=default,
+        help="settings file (see config.yaml)",
     )
     group.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="any setting"
+        "--set",
+        action="append",
+        default=[] if default is None else default,
+        metavar="SECTION.KEY=VALUE",
+        help="any setting",
     )
-    group.add_argument("--data-dir", metavar="DIR", help="where model, cache and voices lie")
-    group.add_argument("--model-dir", metavar="DIR", help="folder with ChatTTS's asset/")
-    group.add_argument("--device", help="auto, cpu, cuda or cuda:N")
-    group.add_argument("--precision", help="auto, fp32, bf16, fp16 or int8")
-    group.add_argument("--debug", action="store_true", help="log everything")
+    for flag, metavar, text in (
+        ("--data-dir", "DIR", "where model, cache and voices lie"),
+        ("--model-dir", "DIR", "folder with ChatTTS's asset/"),
+        ("--device", "DEVICE", "auto, cpu, cuda or cuda:N"),
+        ("--precision", "PRECISION", "auto, fp32, bf16, fp16 or int8"),
+    ):
+        group.add_argument(flag, metavar=metavar, default=default, help=text)
+    group.add_argument("--debug", action="store_true", default=no, help="log everything")
 
 
 def _settings(options: argparse.Namespace) -> Config:

@@ -88,10 +88,12 @@ class Speech:
         sink: Sink,
         *,
         background: bool = False,
+        remember: bool = True,
         timings: Timings | None = None,
     ) -> Timings:
         """Speaks `pieces` of text into `sink`; returns when all audio was taken.
 
+        `background` marks a warm-up; `remember` counts the phrases for later ones.
         Raises a `SpeechError`; what was sent before it stands. Cancelling stops all work that
         nobody else listens to.
         """
@@ -104,6 +106,7 @@ class Speech:
             sink,
             background,
             timings,
+            remember=remember and not background,
             language=self._config.text.language,
         )
         try:
@@ -153,6 +156,7 @@ class _Request:
     sink: Sink
     background: bool
     timings: Timings
+    remember: bool = True
     begin: float = 0.0
     text_ended: float | None = None
     played_until: float = 0.0
@@ -288,7 +292,7 @@ class _Request:
         )
         self.flights.append(flight)
         self.timings.segments += 1
-        if not self.background:
+        if self.remember:
             self.speech.flights.remember(text, self.voice)
         # the fallback voice has a level of its own
         key = _loudness_key(self.voice, worker) if worker.info.cacheable else None

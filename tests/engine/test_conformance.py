@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from wyoming_chattts.config import EngineConfig, SamplingConfig, StreamConfig
 from wyoming_chattts.engine import speaker
-from wyoming_chattts.engine.base import Prompt, Sampling
+from wyoming_chattts.engine.base import Prompt, Recording, Sampling
 from wyoming_chattts.engine.checkpoint import open_checkpoint
 from wyoming_chattts.engine.fast import FastEngine
 from wyoming_chattts.engine.layout import AUDIO_VOCAB, CODEBOOKS
@@ -46,10 +46,17 @@ class Pair:
 
     def stock_ids(self, prompt: Prompt) -> Any:
         spk = speaker.to_string(prompt.speaker) if prompt.speaker is not None else None
+        recording = prompt.recording
         texts = self.chat.speaker.decorate_code_prompts(
-            [prompt.text], f"[speed_{prompt.style.speed}]", None, spk
+            [prompt.text],
+            f"[speed_{prompt.style.speed}]",
+            recording.transcript if recording else None,
+            spk,
         )
-        return self.chat.tokenizer.encode(texts, CODEBOOKS, device="cpu")
+        codes = None
+        if recording is not None:
+            codes = self.chat.speaker.decode_prompt(speaker.codes_to_string(recording.codes))
+        return self.chat.tokenizer.encode(texts, CODEBOOKS, prompt=codes, device="cpu")
 
     def stock_embedded(self, prompt: Prompt) -> torch.Tensor:
         ids, _, mask = self.stock_ids(prompt)
@@ -89,6 +96,18 @@ def test_prompt_embeddings_are_equal(pair: Pair, embedding: bytes | None) -> Non
     with torch.inference_mode():
         ours = pair.engine.embed_prompt(prompt)
         stock = pair.stock_embedded(prompt)[0]
+    assert torch.equal(ours, stock)
+
+
+def test_prompt_embeddings_with_a_recording_are_equal(pair: Pair) -> None:
+    generator = torch.Generator().manual_seed(4)
+    codes = torch.randint(0, AUDIO_VOCAB - 1, (CODEBOOKS, 90), generator=generator)
+    packed = codes.to(torch.int16).numpy().tobytes()
+    prompt = Prompt(TEXTS[0], recording=Recording(packed, "what was said"))
+    with torch.inference_mode():
+        ours = pair.engine.embed_prompt(prompt)
+        stock = pair.stock_embedded(prompt)[0]
+    assert ours.shape[0] > 90
     assert torch.equal(ours, stock)
 
 

@@ -25,7 +25,7 @@ _SAMPLE_TEXTS = (
 _FILE_LIMIT = 1_000_000
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     """Subcommands of this command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="print the voices (default)")
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     importing.add_argument("file", type=Path)
     importing.add_argument("--name", help="another name than the file's")
     importing.add_argument("--replace", action="store_true")
+    return list(actions.choices.values())
 
 
 def run(config: Config, options: argparse.Namespace) -> int:

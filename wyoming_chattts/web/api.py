@@ -121,7 +121,10 @@ class Api:
         outcome = "gone"
         try:
             await send(b"h", _encoded({"rate": SAMPLE_RATE}))
-            await self._speech.speak(whole(text), voice, take, timings=timings)
+            # a draft has no name by which a later warm-up could find it
+            await self._speech.speak(
+                whole(text), voice, take, remember=_DRAFT not in data, timings=timings
+            )
             outcome = "ok"
             await send(b"t", _encoded(_timed(timings)))
         except SpeechError as error:

@@ -154,8 +154,9 @@ export function drawPlot(canvas, values) {
   context.strokeStyle = color("--wave");
   context.lineWidth = 2;
   context.beginPath();
-  values.forEach((v, i) => {
-    const x = values.length > 1 ? (i / (values.length - 1)) * (width - 4) + 2 : width / 2;
+  const points = values.length === 1 ? [values[0], values[0]] : values;
+  points.forEach((v, i) => {
+    const x = (i / (points.length - 1)) * (width - 4) + 2;
     context[i ? "lineTo" : "moveTo"](x, height - 3 - (v / top) * (height - 8));
   });
   context.stroke();
