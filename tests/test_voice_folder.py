@@ -1,7 +1,6 @@
 """The folder of voices, the commands that work on it, and a server that follows it."""
 
 import math
-import os
 import struct
 import wave
 from pathlib import Path
@@ -18,7 +17,7 @@ from wyoming_chattts.errors import VoiceError
 from wyoming_chattts.voice_folder import VoiceFolder, checked_name, dump, parse
 from wyoming_chattts.voices import Voices
 
-from .harness import ServerProcess, describe, equal, eventually, loudness, say
+from .harness import ServerProcess, describe, equal, loudness, say
 
 
 def voices_in(folder: Path, **overrides: Any) -> Voices:
@@ -65,7 +64,7 @@ def test_files_of_every_kind_are_voices(folder: Path) -> None:
         ("a.yaml", b"seed: 1\nstyle: {speed: 10}", "speed"),
         ("a.yaml", b"recording: abc", "transcript"),
         ("a.yaml", b"recording: abc\ntranscript: hello", "recording"),
-        ("a.yaml", b"embedding: abc", "speaker string"),
+        ("a.yaml", b"embedding: abc", "numbers, not 768"),
         ("a.yaml", b"!!python/object/apply:os.system ['touch never']", "not YAML"),
         ("a.yaml", b"&a [*a]", "not"),
         ("a.yaml", b"x" * 2_000_000, "too large"),
@@ -207,11 +206,13 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no voice 'b'" in command("export", "b")[1]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_is_told(folder: Path) -> None:
-    folder.chmod(0o500)
-    with pytest.raises(OSError):
-        VoiceFolder(folder).save("a", VoiceConfig(seed=1))
+def test_a_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "voices").write_text("in the way")
+    assert run(["voices", "add", "a", "--seed", "1", "--data-dir", str(tmp_path)]) == 2
+    assert "voices: " in capsys.readouterr().err
+    assert (tmp_path / "voices").read_text() == "in the way"
 
 
 def record(
@@ -272,7 +273,6 @@ async def test_a_recording_becomes_a_voice(
         mine = await say(server.uri, "It is late.", "me")
         assert loudness(mine.pcm) > 0.001 and not equal(mine.pcm, other.pcm)
         assert "there is no voice" not in "\n".join(server.lines)
-    await eventually(lambda: True)
 
 
 @pytest.mark.oracle
