@@ -21,7 +21,7 @@ LAYERS = [
     ["worker", "cache", "audio", "loudness", "text", "voices"],
     ["voice_folder"],
     ["engine"],
-    ["config", "errors", "atomic", "metrics"],
+    ["config", "errors", "atomic", "metrics", "addon_options"],
     ["__init__"],
 ]
 TORCH_ONLY_IN = ("engine", "bench", "commands.doctor")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .addon_options import read_options
 from .config import ENV_PREFIX, Config, load, parse_override
 from .errors import ChatTTSServerError
 
@@ -100,6 +101,8 @@ def _add_common(parser: argparse.ArgumentParser, default: str | None = None) -> 
 
 def _settings(options: argparse.Namespace) -> Config:
     overrides: dict[str, Any] = {}
+    if getattr(options, "addon_options", None) is not None:
+        overrides.update(read_options(options.addon_options))
     for flag, key in _FLAGS.items():
         value = getattr(options, flag, None)
         if value is not None:

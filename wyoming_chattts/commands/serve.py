@@ -1,6 +1,7 @@
 """`serve`: the Wyoming server."""
 
 import argparse
+from pathlib import Path
 
 from ..config import Config
 
@@ -11,6 +12,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of this command."""
     parser.add_argument("--uri", help="tcp://HOST:PORT or unix://PATH")
     parser.add_argument("--voice", help="default voice")
+    parser.add_argument(
+        "--addon-options",
+        type=Path,
+        metavar="FILE",
+        help="options of the Home Assistant add-on; stronger than --config",
+    )
     parser.add_argument(
         "--zeroconf",
         nargs="?",

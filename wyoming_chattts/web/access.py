@@ -42,6 +42,11 @@ _LOGIN_PAGE = """<!DOCTYPE html>
 <button type="submit">Open · 打开</button></form><p role="status">%s</p></main></body></html>
 """
 
+_NO_TOKEN = (
+    "Only the machine that the server runs on is let in, until the setting web.token is set. · "
+    "在设置 web.token 之前，只能从服务器本机访问。"
+)
+
 
 class Access:
     """Checks requests against the settings."""
@@ -66,8 +71,8 @@ class Access:
     async def _check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         public = request.path in _OPEN or request.path == "/static/studio.css"
         if not public and not self._allowed(request):
-            if request.path == "/" and self._token is not None:
-                return self._login_page("", 401)
+            if request.path == "/":
+                return self._login_page("" if self._token is not None else _NO_TOKEN, 401)
             return web.json_response({"error": "not allowed"}, status=401)
         if (
             request.method not in _SAFE
