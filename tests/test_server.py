@@ -14,7 +14,7 @@ from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop
 
 from wyoming_chattts.config import Config, EngineConfig, SamplingConfig, StreamConfig
-from wyoming_chattts.engine.base import Engine
+from wyoming_chattts.engine.base import Engine, Prompt
 from wyoming_chattts.engine.checkpoint import open_checkpoint
 from wyoming_chattts.engine.fast import FastEngine
 
@@ -595,3 +595,29 @@ async def test_without_model_and_fallback_the_answer_is_model_unavailable(
 
 def _port(uri: str) -> int:
     return int(uri.rsplit(":", 1)[1])
+
+
+async def test_a_segment_that_nobody_needs_yet_waits_for_a_listener_who_is_short(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where one slot alone keeps up, all of the machine goes to the segment that is heard; the next
+    one begins once its listener has some audio ahead."""
+    first = "The first of the sentences is long enough to be heard for quite a while."
+    async with running_server(
+        monkeypatch, make_engine, **{"cache.enabled": False, "data_dir": str(tmp_path)}
+    ) as running:
+        worker = running.server.speech.worker
+        assert worker is not None
+        at_start: list[float] = []
+
+        def note(_prompt: Prompt) -> None:
+            at_start.append(sum(job.audio_s for job in worker._running.values()))
+
+        running.engine.before_start = note
+        assert_whole(await say(running.uri, f"{first} And the second follows it."))
+        assert at_start[0] == 0 and at_start[1] > 0.5
+        # on a machine where one slot falls behind, only decoding side by side keeps up
+        worker._alone_s, worker._alone_steps = 1e6, 100.0
+        at_start.clear()
+        assert_whole(await say(running.uri, f"{first} And the third follows it."))
+        assert at_start[:2] == [0, 0]

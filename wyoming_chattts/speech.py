@@ -163,6 +163,8 @@ class _Request:
     """Loop time at which a listener that plays at once runs dry."""
     queued_s: float = 0.0
     """About how long the segments last that wait to be played."""
+    playing_s: float = 0.0
+    """About how much of the segment being played is still to be made."""
     language: str = "en"
     skipped: str | None = None
     """Language of a segment that nobody could say."""
@@ -279,7 +281,7 @@ class _Request:
             return
         now = asyncio.get_running_loop().time()
         first = self.timings.segments == 0
-        due = now if first else max(now, self.played_until) + self.queued_s
+        due = now if first else max(now, self.played_until) + self.playing_s + self.queued_s
         expected_s = expected_steps(spoken.text) / STEPS_PER_SECOND
         self.queued_s += expected_s
         flight = self.speech.flights.join(
@@ -312,7 +314,9 @@ class _Request:
                     silence(self.config.audio.pause_ms * (1.0 if pause == "。" else 0.4))
                 )
             self.queued_s -= item.expected_s
+            self.playing_s = item.expected_s
             await self._play_segment(item.flight, item.loudness_key)
+            self.playing_s = 0.0
             pause = item.pause
         if self.timings.first_audio is None:
             if self.skipped:
@@ -352,6 +356,7 @@ class _Request:
         seconds = duration_s(len(pcm))
         self.timings.audio += seconds
         self.played_until = max(now, self.played_until) + seconds
+        self.playing_s = max(0.0, self.playing_s - seconds)
         await self.sink(pcm)
         self.listener_s += asyncio.get_running_loop().time() - now
 

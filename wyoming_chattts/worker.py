@@ -18,15 +18,34 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from .config import QueueConfig, WorkerConfig
-from .engine.base import Engine, EngineInfo, FloatAudio, Mel, Prompt, Sampling, SlotOutput
+from .engine.base import (
+    SAMPLE_RATE,
+    STEPS_PER_SECOND,
+    Engine,
+    EngineInfo,
+    FloatAudio,
+    Mel,
+    Prompt,
+    Sampling,
+    SlotOutput,
+)
 from .errors import Busy, EngineFailed, EngineLost, ModelUnavailable, ShuttingDown, SpeechError
 
 _LOGGER = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_AHEAD_S = 0.75
-"""A segment whose listener has this much left to hear leaves one slot free for newcomers."""
+_AHEAD_S = 0.8
+"""A segment whose listener has this much left to hear need not begin yet: it leaves one slot free
+for newcomers, and all of the machine to a listener who is about to run dry."""
+_COMFORT_S = 1.2
+"""With this much left to hear, a listener does not run dry for a neighbour that joins."""
+_KEEPS_UP = 0.9
+"""Real-time factor of one slot alone up to which waiting with the next segment is safe; above it
+only decoding side by side keeps up at all."""
+_DECAY = 0.95
+_ENOUGH_STEPS = 40
+"""Steps after which the pace of one slot is known."""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +62,10 @@ class Job:
     cancelled: bool = False
     started_at: float | None = None
     decode_s: float = 0.0
+    steps: int = 0
+    first_at: float | None = None
+    """Loop time of its first audio."""
+    audio_s: float = 0.0
     outputs: asyncio.Queue[SlotOutput | SpeechError] = field(default_factory=asyncio.Queue)
 
     async def __aiter__(self) -> AsyncIterator[SlotOutput]:
@@ -54,6 +77,14 @@ class Job:
             yield output
             if output.end is not None:
                 return
+
+    def is_tight(self, now: float) -> bool:
+        """Whether its listener waits, or is about to run dry."""
+        if self.background:
+            return False
+        if self.first_at is None:
+            return self.due < now + _AHEAD_S
+        return max(self.due, self.first_at) + self.audio_s < now + _COMFORT_S
 
     def fail(self, error: SpeechError) -> None:
         """Ends the job with an error."""
@@ -116,6 +147,9 @@ class Worker:
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._failures_in_row = 0
+        self._alone_s = 0.0
+        self._alone_steps = 0.0
+        """Time and steps of turns with one slot, codec included; older ones count less."""
         self.stats = WorkerStats()
         self.failed_at: float | None = None
         """Loop time of the last failure."""
@@ -225,8 +259,25 @@ class Worker:
             return
         if turn.bursting:
             self._failures_in_row = 0
+        self._notice_pace(turn)
         for output in turn.outputs:
             self._deliver(output, turn.seconds)
+
+    def _notice_pace(self, turn: _Turn) -> None:
+        if len(turn.outputs) != 1 or turn.starts:
+            return
+        (output,) = turn.outputs
+        job = self._running.get(output.slot)
+        if job is not None and (steps := output.steps - job.steps) > 0:
+            self._alone_s = _DECAY * self._alone_s + turn.seconds
+            self._alone_steps = _DECAY * self._alone_steps + steps
+
+    def _must_wait(self, now: float) -> bool:
+        """Whether a segment that nobody needs yet is to wait for a listener who is short."""
+        known = self._alone_steps >= _ENOUGH_STEPS
+        if known and self._alone_s * STEPS_PER_SECOND > _KEEPS_UP * self._alone_steps:
+            return False
+        return any(job.is_tight(now) for job in self._running.values())
 
     def _plan(self) -> _Turn:
         """Chooses who leaves and who joins at this burst boundary."""
@@ -240,6 +291,8 @@ class Worker:
         now = asyncio.get_running_loop().time()
         for job in sorted(self._pending, key=lambda j: (j.background, j.due, j.number)):
             unhurried = job.background or job.due > now + _AHEAD_S
+            if unhurried and self._must_wait(now):
+                break
             if not free and not job.background and (taken := self._evict_background()) is not None:
                 stops.append(taken)
                 free = [taken]
@@ -285,6 +338,11 @@ class Worker:
         if job is None:
             return
         job.decode_s += seconds
+        job.steps = output.steps
+        if output.audio.size:
+            if job.first_at is None:
+                job.first_at = asyncio.get_running_loop().time()
+            job.audio_s += output.audio.size / SAMPLE_RATE
         if output.end is not None:
             del self._running[output.slot]
             self.stats.steps += output.steps

@@ -1,6 +1,7 @@
 """The streaming codec: equal to decoding whole, without clicks, at linear cost."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,21 +113,33 @@ def test_stored_mel_frames_give_the_same_audio(codec: Codec) -> None:
     assert np.sqrt(((again - whole) ** 2).mean()) < 0.02 * np.sqrt((whole**2).mean())
 
 
-def test_the_cost_is_linear(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames that go through the decoder, for one length and four times that."""
+def test_a_chunk_costs_its_steps_and_the_look_ahead(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in steps that go through the decoder."""
     codec = _codec(tiny_dir)
-    frames = 0
+    steps = 0
     mel = Codec.mel
 
-    def counted(self: Codec, hidden: torch.Tensor) -> torch.Tensor:
-        nonlocal frames
-        frames += hidden.shape[0]
-        return mel(self, hidden)
+    def counted(self: Codec, hidden: torch.Tensor, *rest: Any) -> torch.Tensor:
+        nonlocal steps
+        steps += hidden.shape[0]
+        return mel(self, hidden, *rest)
 
     monkeypatch.setattr(Codec, "mel", counted)
-    costs = []
-    for steps in (200, 800):
-        frames = 0
-        _streamed(codec, _hidden(steps), 16, 8)
-        costs.append(frames)
-    assert costs[1] < 4.3 * costs[0]
+    chunks, _ = _streamed(codec, _hidden(800), 16, 8)
+    assert steps <= 800 + 16 * len(chunks)
+    assert len(chunks) < 800 / CHUNK_STEPS[-1] + len(CHUNK_STEPS) + 1
+
+
+def test_each_chunk_is_there_before_the_last_was_played() -> None:
+    """With decoder and codec together at 0.6 of real time, a chunk of n steps costs n and the
+    look-ahead in the codec, and is begun when the one before it is done."""
+    decode, codec, lookahead = 0.5, 0.05, 16
+    schedule = [*CHUNK_STEPS, *[CHUNK_STEPS[-1]] * 5]
+    done = (schedule[0] + lookahead) * (decode + codec)
+    plays_until = done + schedule[0]
+    for n in schedule[1:]:
+        done += n * decode + (n + lookahead) * codec
+        assert done <= plays_until
+        plays_until += n

@@ -244,8 +244,11 @@ class FastEngine:
         return embedded
 
     def _advance(self, running: dict[int, _Slot], n_steps: int) -> None:
-        """Up to `n_steps` decode steps of slots `0..highest`."""
+        """Up to `n_steps` decode steps of slots `0..highest`; fewer where a chunk of audio is due
+        before, so that nobody waits for it to the end of a burst."""
         rows = max(running) + 1
+        due = [ahead for s in running.values() if (ahead := s.codec.next_at - s.drawn) > 0]
+        n_steps = min([n_steps, *due])
         for slot, state in running.items():
             self._fill_noise(slot, state, state.drawn + n_steps)
         furthest = max(state.prompt_tokens + state.drawn for state in running.values())

@@ -65,8 +65,9 @@ class Kernels:
 
     @classmethod
     def compiled(cls) -> "Kernels":
-        """Compiled at first use, per number of rows. Where that fails (no Triton, no compiler for
-        its launcher, a card it does not know), all become the plain functions, after one log line.
+        """Compiled at first use, for one row and for any number. Where that fails (no Triton, no
+        compiler for its launcher, a card it does not know), all become the plain functions, after
+        one log line.
         """
         kernels = cls()
         for name in cls.__slots__:
@@ -74,7 +75,7 @@ class Kernels:
         return kernels
 
     def _guarded(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-        function = torch.compile(plain, fullgraph=True, dynamic=False)
+        function = torch.compile(plain, fullgraph=True)
 
         def call(*arguments: Any) -> Any:
             try:
