@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -300,6 +301,16 @@ async def test_without_a_token_only_this_machine_is_let_in(running: RunningServe
             assert r.headers["X-Content-Type-Options"] == "nosniff"
             text = await r.text()
     assert "http://" not in text and "https://" not in text and "//" not in text
+
+
+def test_the_page_calls_by_relative_addresses() -> None:
+    """Ingress serves it under a path of its own."""
+    static = Path(access.__file__).with_name("static")
+    for file in static.iterdir():
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"""(href|src|action)=["']/""", text), file
+        assert not re.search(r"""(call|fetch|from|import)\(?\s*["'`]/""", text), file
+        assert not re.search(r"https?://", text), file
 
 
 def request(peer: str, host: str = "somewhere") -> Any:

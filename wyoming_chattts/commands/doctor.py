@@ -74,7 +74,14 @@ def _device(config: Config) -> tuple[bool, str]:
         memory = torch.cuda.get_device_properties(device).total_memory / 1e9
         return True, f"{name}, {memory:.1f} GB, {precision}"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return True, f"CPU, {cores} usable cores, {precision}"
+    decoder = ""
+    if precision == "int8" and config.engine.compiled:
+        from ..engine import native
+
+        if native.load() is None:
+            return False, f"CPU, {cores} usable cores, int8 without the compiled decoder: see above"
+        decoder = ", compiled decoder"
+    return True, f"CPU, {cores} usable cores, {precision}{decoder}"
 
 
 def _model(config: Config) -> tuple[bool, str]:
