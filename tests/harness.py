@@ -63,7 +63,8 @@ class ServerProcess:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         line = self.wait_for("listening on ")
-        self.uri = line.rsplit(" ", 1)[1]
+        # in a line of JSON too
+        self.uri = line.rsplit(" ", 1)[1].rstrip('"}')
 
     def _read(self) -> None:
         assert self.process.stderr is not None

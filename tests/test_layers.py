@@ -21,7 +21,8 @@ LAYERS = [
     ["worker", "cache", "audio", "loudness", "text", "voices"],
     ["voice_folder"],
     ["engine"],
-    ["config", "errors", "atomic", "metrics", "addon_options"],
+    ["logs", "addon_options"],
+    ["config", "errors", "atomic", "metrics"],
     ["__init__"],
 ]
 TORCH_ONLY_IN = ("engine", "bench", "commands.doctor")

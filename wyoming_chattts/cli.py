@@ -5,7 +5,6 @@ Commands live in `commands/`, one module each, imported on use, so that `--help`
 
 import argparse
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from . import __version__
 from .addon_options import read_options
 from .config import ENV_PREFIX, Config, load, parse_override
 from .errors import ChatTTSServerError
+from .logs import set_up
 
 COMMANDS = ("serve", "say", "voices", "cache", "model", "bench", "doctor", "health")
 
@@ -27,6 +27,7 @@ _FLAGS: dict[str, str] = {
     "device": "engine.device",
     "precision": "engine.precision",
     "model_dir": "model.dir",
+    "log_format": "log.format",
 }
 
 
@@ -40,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         config = _settings(options)
-        _set_up_logging(config)
+        set_up(config.log)
         command = importlib.import_module(f".commands.{options.command}", __package__)
         return int(command.run(config, options))
     except ChatTTSServerError as error:
@@ -96,6 +97,9 @@ def _add_common(parser: argparse.ArgumentParser, default: str | None = None) -> 
         ("--precision", "PRECISION", "auto, fp32, bf16, fp16 or int8"),
     ):
         group.add_argument(flag, metavar=metavar, default=default, help=text)
+    group.add_argument(
+        "--log-format", choices=["text", "json"], default=default, help="of the lines of the log"
+    )
     group.add_argument("--debug", action="store_true", default=no, help="log everything")
 
 
@@ -118,14 +122,3 @@ def _settings(options: argparse.Namespace) -> Config:
     if file is None and (named := os.environ.get(f"{ENV_PREFIX}CONFIG")):
         file = Path(named)
     return load(file, overrides=overrides)
-
-
-def _set_up_logging(config: Config) -> None:
-    logging.basicConfig(
-        level=config.log.level,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    # these say per request or per lookup what nobody asked for
-    for noisy in ("httpx", "httpx2", "urllib3", "filelock", "numba", "asyncio", "huggingface_hub"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))

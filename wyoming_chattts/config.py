@@ -43,6 +43,7 @@ class ServerConfig(Section):
     zeroconf: bool = False
     zeroconf_name: str = "chattts"
     max_connections: Annotated[int, Field(ge=1, le=10_000)] = 64
+    max_connections_per_address: Annotated[int, Field(ge=1, le=10_000)] = 48
     idle_timeout_s: Seconds = 120.0
     read_timeout_s: Seconds = 15.0
     write_timeout_s: Seconds = 30.0
@@ -77,6 +78,8 @@ class EngineConfig(Section):
     slots: Annotated[int, Field(ge=0, le=64)] = 0
     context: Annotated[int, Field(ge=256, le=4096)] = 1024
     threads: Annotated[int, Field(ge=0, le=256)] = 0
+    unload_after_s: Seconds | None = None
+    when_unloaded: Literal["fallback", "wait"] = "fallback"
     cuda_graphs: bool = True
     compiled: bool = True
 
@@ -221,6 +224,8 @@ class WebConfig(Section):
 
 class LogConfig(Section):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    format: Literal["text", "json"] = "text"
+    slow_s: Seconds = 5.0
 
 
 class Config(Section):

@@ -246,6 +246,8 @@ class Flights:
             if output.mel is not None:
                 mels.append(output.mel)
             end = output.end
+        if end is End.BROKEN:
+            raise EngineFailed("the model computed something that is not a number")
         flight.push(shape.finish())
         if not flight.chunks:
             raise EngineFailed("the engine made no sound for a segment")

@@ -85,8 +85,13 @@ class Connection:
     """One client."""
 
     def __init__(
-        self, services: Services, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        services: Services,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        address: str,
     ) -> None:
+        self.address = address
         self._services = services
         self._limits = services.config.server
         self._events = EventReader(reader, self._limits)
@@ -260,7 +265,7 @@ class Connection:
                 audio_s=timings.audio,
                 fallback=timings.fallback,
             )
-            _log_request(request, timings, outcome, total)
+            _log_request(request, timings, outcome, total, config.log.slow_s)
 
     async def _write(self, event: Event) -> None:
         try:
@@ -342,8 +347,24 @@ def _text(data: dict[str, Any]) -> str:
     return text
 
 
-def _log_request(request: _Request, timings: Timings, outcome: str, total: float) -> None:
+def _log_request(
+    request: _Request, timings: Timings, outcome: str, total: float, slow_s: float
+) -> None:
     first = timings.first_audio
+    rtf = total / timings.audio if timings.audio else 0.0
+    fields = {
+        "outcome": outcome,
+        "voice": request.voice.name,
+        "fallback": timings.fallback,
+        "characters": timings.characters,
+        "segments": timings.segments,
+        "cached": timings.cache_hits,
+        "shared": timings.shared,
+        "first_audio_ms": None if first is None else round(1000 * first),
+        "total_ms": round(1000 * total),
+        "audio_s": round(timings.audio, 3),
+        "rtf": round(rtf, 3),
+    }
     _LOGGER.info(
         "%s: voice %s%s, %d characters, %d segments (%d cached, %d shared), first audio %s, "
         "total %.0f ms, audio %.2f s, RTF %.2f",
@@ -357,5 +378,22 @@ def _log_request(request: _Request, timings: Timings, outcome: str, total: float
         "-" if first is None else f"{1000 * first:.0f} ms",
         1000 * total,
         timings.audio,
-        total / timings.audio if timings.audio else 0.0,
+        rtf,
+        extra={"fields": fields},
     )
+    waited = (total if first is None else first) - timings.first_text
+    if outcome != "gone" and waited > slow_s:
+        parts = {
+            "front end": timings.front_end,
+            "queue": timings.queued or 0.0,
+            "prefill": timings.prefill,
+            "decode": timings.decode,
+            "codec": timings.codec,
+            "listener": timings.listener,
+        }
+        _LOGGER.warning(
+            "slow: no audio for %.1f s; of the whole request's time: %s",
+            waited,
+            ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()),
+            extra={"fields": {"slow": {k: round(v, 3) for k, v in parts.items()}}},
+        )

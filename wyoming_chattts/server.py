@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -52,6 +53,8 @@ class Server:
         self._stopping = asyncio.Event()
         self._lost: EngineLost | None = None
         self._workers: list[Worker] = []
+        self._told: dict[str, float] = {}
+        """When the log last spoke of refusing an address."""
         self.uri = ""
         self.studio_uri: str | None = None
 
@@ -164,11 +167,15 @@ class Server:
         if task is None or self._stopping.is_set():
             await _turn_away(writer, ShuttingDown("the server is stopping"))
             return
-        if len(self._connections) >= self._config.server.max_connections:
-            _LOGGER.warning("refusing a connection: there are %d", len(self._connections))
+        limits, address = self._config.server, _address(writer)
+        theirs = sum(connection.address == address for connection in self._connections.values())
+        if len(self._connections) >= limits.max_connections or (
+            theirs >= limits.max_connections_per_address
+        ):
+            self._tell_refusal(address, theirs)
             await _turn_away(writer, Busy("too many connections"))
             return
-        connection = Connection(self._services, reader, writer)
+        connection = Connection(self._services, reader, writer, address)
         self._connections[task] = connection
         try:
             await connection.run()
@@ -178,6 +185,21 @@ class Server:
         finally:
             self._connections.pop(task, None)
 
+    def _tell_refusal(self, address: str, theirs: int) -> None:
+        """One line a peer and minute: a flood must not fill the log."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told.get(address, -math.inf) < _REFUSALS_TOLD_S:
+            return
+        if len(self._told) >= _REFUSERS_KEPT:
+            self._told.clear()
+        self._told[address] = now
+        _LOGGER.warning(
+            "refusing connections of %s: it has %d, and there are %d in all",
+            address,
+            theirs,
+            len(self._connections),
+        )
+
     async def _live(self) -> None:
         """From the first moment to a warm engine."""
         try:
@@ -186,6 +208,8 @@ class Server:
             await self.speech.prepare()
             await self._start_engine()
             await self._warm_up_phrases()
+            while self._config.engine.unload_after_s is not None:
+                await self._sleep_when_idle(self._config.engine.unload_after_s)
         except asyncio.CancelledError:
             raise
         # last resort: a fault here must be seen, and the fallback voice goes on
@@ -224,6 +248,28 @@ class Server:
             engine.info.precision,
             engine.info.slots,
         )
+
+    async def _sleep_when_idle(self, limit: float) -> None:
+        """Unloads the model once nobody spoke for `limit` seconds, and loads it when somebody
+        does."""
+        loop, speech = asyncio.get_running_loop(), self.speech
+        while (worker := speech.worker) is not None:
+            left = worker.used_at + limit - loop.time()
+            if left <= 0 and not speech.active:
+                break
+            await asyncio.sleep(max(left, _IDLE_LOOK_S))
+        if worker is None:
+            return
+        speech.worker, speech.asleep = None, True
+        speech.needed.clear()
+        speech.loaded.clear()
+        self._workers.remove(worker)
+        await worker.stop()
+        _LOGGER.info("unloaded the model after %.0f s without a request", limit)
+        await speech.needed.wait()
+        await self._start_engine()
+        speech.asleep = False
+        speech.loaded.set()
 
     def _worker(self, engine: Engine, thread: ThreadPoolExecutor) -> Worker:
         reload = None
@@ -295,6 +341,9 @@ class Server:
 
 
 _WARM_UP_TRIES = 100
+_IDLE_LOOK_S = 0.1
+_REFUSALS_TOLD_S = 60.0
+_REFUSERS_KEPT = 1000
 
 
 async def _discard(_pcm: bytes) -> None:
@@ -316,6 +365,12 @@ async def _listed_phrases(config: Config) -> list[str]:
         except ConfigError as error:
             _LOGGER.error("warmup.file: %s", error)
     return phrases
+
+
+def _address(writer: asyncio.StreamWriter) -> str:
+    """A peer's address without its port; all peers of a Unix socket are one."""
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else "unix"
 
 
 async def _turn_away(writer: asyncio.StreamWriter, error: SpeechError) -> None:

@@ -45,6 +45,14 @@ class Timings:
     audio: float = 0.0
     queued: float | None = None
     """How long the first segment that was not cached waited for a slot."""
+    first_text: float = 0.0
+    """When the first of the text came; a language model may think before it writes."""
+    front_end: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+    codec: float = 0.0
+    listener: float = 0.0
+    """Time spent waiting for the listener to take audio, which costs no deadline."""
     first_audio: float | None = None
     total: float = 0.0
     fallback: bool = False
@@ -71,6 +79,10 @@ class Speech:
         self.worker: Worker | None = None
         self.fallback: Worker | None = None
         self.active = 0
+        self.asleep = False
+        """The model was unloaded, and is loaded again once `needed` is set."""
+        self.needed = asyncio.Event()
+        self.loaded = asyncio.Event()
 
     async def prepare(self) -> None:
         """Loads grammars and tables in the text thread."""
@@ -115,8 +127,15 @@ class Speech:
             self.active -= 1
         return timings
 
-    def choose_worker(self) -> Worker:
-        """ChatTTS's worker where there is one, else the fallback's. Raises `ModelUnavailable`."""
+    async def obtain_worker(self) -> Worker:
+        """ChatTTS's worker where there is one, else the fallback's. Raises `ModelUnavailable`.
+
+        Wakes a model that was unloaded, and waits for it if that is set.
+        """
+        if self.worker is None and self.asleep:
+            self.needed.set()
+            if self._config.engine.when_unloaded == "wait" or self.fallback is None:
+                await self.loaded.wait()
         worker = self.worker or self.fallback
         if worker is None:
             raise ModelUnavailable("the ChatTTS model is not loaded, and the fallback voice is off")
@@ -169,8 +188,6 @@ class _Request:
     skipped: str | None = None
     """Language of a segment that nobody could say."""
     worker: Worker | None = None
-    listener_s: float = 0.0
-    """Time spent waiting for the listener to take audio, which costs no deadline."""
     gains_db: dict[str, float] = field(default_factory=dict)
     """Gain by loudness key, as it was when first needed: it must not change within a request."""
     flights: list[Flight] = field(default_factory=list)
@@ -203,6 +220,8 @@ class _Request:
         text = self.config.text
         try:
             async for piece in pieces:
+                if not self.timings.characters:
+                    self.timings.first_text = asyncio.get_running_loop().time() - self.begin
                 arrived.put_nowait(self._bounded(piece))
                 if self.timings.characters > text.max_chars:
                     _LOGGER.warning("a text is cut at %d characters", text.max_chars)
@@ -244,10 +263,10 @@ class _Request:
         except Exception as error:  # noqa: BLE001 - raised where the request is played
             await ready.put(_as_speech_error(error))
 
-    def _worker_for(self, spoken: Spoken) -> Worker | None:
+    async def _worker_for(self, spoken: Spoken) -> Worker | None:
         """Who says a segment; None if nobody here speaks its language."""
         if self.worker is None:
-            self.worker = self.speech.choose_worker()
+            self.worker = await self._by_deadline(self.speech.obtain_worker(), waits_for_text=False)
         if not spoken.foreign:
             self.language = spoken.language
             self.timings.fallback |= not self.worker.info.cacheable
@@ -271,12 +290,14 @@ class _Request:
     async def _segment(
         self, text: str, ready: "asyncio.Queue[_Segment | SpeechError | None]"
     ) -> None:
+        begin = asyncio.get_running_loop().time()
         spoken = await self._by_deadline(
             self.speech.spoken(text, self.language), waits_for_text=False
         )
+        self.timings.front_end += asyncio.get_running_loop().time() - begin
         if not spoken.text:
             return
-        worker = self._worker_for(spoken)
+        worker = await self._worker_for(spoken)
         if worker is None:
             return
         now = asyncio.get_running_loop().time()
@@ -340,8 +361,12 @@ class _Request:
         finally:
             await audio.aclose()
         job = flight.job
-        if self.timings.queued is None and job is not None and job.started_at is not None:
-            self.timings.queued = job.started_at - job.submitted_at
+        if job is not None and job.started_at is not None:
+            if self.timings.queued is None:
+                self.timings.queued = job.started_at - job.submitted_at
+            self.timings.prefill += job.prefill_s
+            self.timings.decode += job.decode_s
+            self.timings.codec += job.codec_s
         self.timings.cache_hits += flight.from_cache
         self.timings.shared += flight.listeners > 1
         if loudness_key is not None:
@@ -358,7 +383,7 @@ class _Request:
         self.played_until = max(now, self.played_until) + seconds
         self.playing_s = max(0.0, self.playing_s - seconds)
         await self.sink(pcm)
-        self.listener_s += asyncio.get_running_loop().time() - now
+        self.timings.listener += asyncio.get_running_loop().time() - now
 
     async def _by_deadline(self, step: Awaitable[_T], *, waits_for_text: bool) -> _T:
         """Awaits a step within the deadlines of first audio and of the whole request.
@@ -369,7 +394,7 @@ class _Request:
         deadline = self.config.deadline
         limits: list[float] = []
         if self.text_ended is not None:
-            limits.append(self.text_ended + deadline.total_s + self.listener_s)
+            limits.append(self.text_ended + deadline.total_s + self.timings.listener)
         if not waits_for_text:
             limits.append(loop.time() + deadline.first_audio_s)
         try:

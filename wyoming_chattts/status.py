@@ -61,7 +61,9 @@ class ServerStatus:
             reasons.append("the cache cannot be used")
         if self._voices.problems:
             reasons.append(f"{len(self._voices.problems)} voices cannot be used")
-        speaking = (worker or fallback) is not None
+        speaking = (worker or fallback) is not None or self._speech.asleep
+        if worker is None and self._speech.asleep:
+            return Health("ok", ("the model is unloaded until it is needed",), speaking)
         if worker is None:
             return Health("starting", tuple(reasons), speaking)
         return Health("degraded" if reasons else "ok", tuple(reasons), speaking)

@@ -21,6 +21,7 @@ from .config import QueueConfig, WorkerConfig
 from .engine.base import (
     SAMPLE_RATE,
     STEPS_PER_SECOND,
+    End,
     Engine,
     EngineInfo,
     FloatAudio,
@@ -61,7 +62,9 @@ class Job:
     submitted_at: float
     cancelled: bool = False
     started_at: float | None = None
+    prefill_s: float = 0.0
     decode_s: float = 0.0
+    codec_s: float = 0.0
     steps: int = 0
     first_at: float | None = None
     """Loop time of its first audio."""
@@ -146,6 +149,8 @@ class Worker:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self.used_at = asyncio.get_running_loop().time()
+        """Loop time at which it last had something to do."""
         self._failures_in_row = 0
         self._alone_s = 0.0
         self._alone_steps = 0.0
@@ -230,6 +235,7 @@ class Worker:
 
     async def _run(self) -> None:
         while True:
+            self.used_at = asyncio.get_running_loop().time()
             if not (self._pending or self._running or self._vocodes):
                 self._wake.clear()
                 await self._wake.wait()
@@ -257,11 +263,13 @@ class Worker:
         if turn.error is not None:
             await self._recover(turn.error)
             return
-        if turn.bursting:
-            self._failures_in_row = 0
         self._notice_pace(turn)
         for output in turn.outputs:
             self._deliver(output, turn.seconds)
+        if any(output.end is End.BROKEN for output in turn.outputs):
+            await self._recover_from_nonsense()
+        elif turn.bursting:
+            self._failures_in_row = 0
 
     def _notice_pace(self, turn: _Turn) -> None:
         if len(turn.outputs) != 1 or turn.starts:
@@ -337,7 +345,9 @@ class Worker:
         job = self._running.get(output.slot)
         if job is None:
             return
-        job.decode_s += seconds
+        job.prefill_s += output.prefill_s
+        job.codec_s += output.codec_s
+        job.decode_s += max(0.0, seconds - output.prefill_s - output.codec_s)
         job.steps = output.steps
         if output.audio.size:
             if job.first_at is None:
@@ -376,11 +386,22 @@ class Worker:
             raise EngineLost(f"the engine has not answered for {self._config.stall_s:g} s")
         return future.result()
 
-    async def _recover(self, error: Exception) -> None:
-        """After a failing burst: fails what was running, resets or reloads the engine."""
+    async def _recover_from_nonsense(self) -> None:
+        """A slot ended with something that is not a number: its request failed. Where that goes on,
+        the weights in memory are suspect, and the model is loaded again."""
+        self._count_failure()
+        _LOGGER.error("the model computed something that is not a number")
+        if self._failures_in_row >= self._config.reload_after_failures:
+            await self._recover(EngineFailed("the model's results are not numbers"))
+
+    def _count_failure(self) -> None:
         self.stats.failures += 1
         self.failed_at = asyncio.get_running_loop().time()
         self._failures_in_row += 1
+
+    async def _recover(self, error: Exception) -> None:
+        """After a failing burst: fails what was running, resets or reloads the engine."""
+        self._count_failure()
         _LOGGER.error("the engine failed: %s", error, exc_info=error)
         failed = EngineFailed(f"the engine failed: {type(error).__name__}")
         running, self._running = list(self._running.values()), {}

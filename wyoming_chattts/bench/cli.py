@@ -19,6 +19,9 @@ BENCHMARKS = {
     "server": "a server under open-loop load over its socket",
     "ab": "a page for a blind comparison by ear",
     "seed": "a household's hundred texts with each improvement switched off",
+    "faults": "a server under random faults of clients, engine, cache and process",
+    "soak": "a household's days in minutes: memory, descriptors, threads, cache",
+    "profile": "a flame graph of a synthesis (py-spy)",
 }
 
 
@@ -39,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{side}", action="append", metavar="SECTION.KEY=VALUE", help=f"ab: {side.upper()}"
         )
+    parser.add_argument("--requests", type=int, metavar="N", help="faults, soak: how many")
+    parser.add_argument("--seed", type=int, default=1, help="faults, soak: of what happens when")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--no-stock", action="store_true", help="leave the stock package out")
 

@@ -31,6 +31,9 @@ _WORDS = (
 ).split()
 _BYTES_PER_SECOND = 48_000
 _SHARES = (0.5, 0.9, 2.0)
+_LISTENERS = (1, 2, 4)
+_AUDIBLE_S = 0.02
+"""A gap that any player bridges."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,8 @@ class Outcome:
     total: float = 0.0
     audio: float = 0.0
     dry: int = 0
+    gap: float = 0.0
+    """How long the listener heard nothing in the middle."""
     error: str | None = None
 
 
@@ -74,7 +79,7 @@ def start_server(folder: Path, data: Path, *settings: str) -> Server:
     """A server on a free port, once its model speaks."""
     command = [sys.executable, "-m", "wyoming_chattts", "serve", "--uri", "tcp://127.0.0.1:0"]
     command += ["--model-dir", str(folder), "--data-dir", str(data)]
-    for setting in ("warmup.enabled=false", "model.verify=false", *settings):
+    for setting in ("warmup.enabled=false", "model.verify=false", "web.enabled=false", *settings):
         command += ["--set", setting]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     uri = ""
@@ -108,8 +113,9 @@ async def request(uri: str, text: str) -> Outcome:
                     seconds = len(AudioChunk.from_event(event).audio) / _BYTES_PER_SECOND
                     if outcome.first is None:
                         outcome.first = plays_until = now
-                    elif now > plays_until + 0.001:
+                    elif now > plays_until + _AUDIBLE_S:
                         outcome.dry += 1
+                        outcome.gap += now - plays_until
                         plays_until = now
                     plays_until += seconds
                     outcome.audio += seconds
@@ -129,20 +135,20 @@ def sentence(chance: random.Random) -> str:
     return " ".join(words).capitalize() + "."
 
 
-async def _closed_loop(uri: str, workers: int, seconds: float, chance: random.Random) -> float:
-    """Requests a second that so many clients get done."""
+async def _closed_loop(
+    uri: str, workers: int, seconds: float, chance: random.Random
+) -> tuple[list[Outcome], float]:
+    """What so many clients get done, one request after the other, and in what time."""
     end = time.perf_counter() + seconds
-    done = 0
+    outcomes: list[Outcome] = []
 
     async def client() -> None:
-        nonlocal done
         while time.perf_counter() < end:
-            await request(uri, sentence(chance))
-            done += 1
+            outcomes.append(await request(uri, sentence(chance)))
 
     begin = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(workers)))
-    return done / (time.perf_counter() - begin)
+    return outcomes, time.perf_counter() - begin
 
 
 async def _open_loop(uri: str, rate: float, seconds: float, chance: random.Random) -> list[Outcome]:
@@ -162,8 +168,17 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
     with tempfile.TemporaryDirectory() as data:
         server = start_server(folder, Path(data), "cache.enabled=false")
         try:
-            capacity = asyncio.run(_closed_loop(server.uri, 4, 30.0, chance))
-            report.say(f"Capacity, 4 clients in a closed loop: {capacity:.2f} requests/s.")
+            listeners = []
+            for n in _LISTENERS:
+                outcomes, taken = asyncio.run(_closed_loop(server.uri, n, seconds / 1.5, chance))
+                listeners.append(_listeners_row(n, outcomes, taken))
+            capacity = len(outcomes) / taken
+            report.table(
+                "listeners",
+                ["at once", "requests", "audio s per s", "first P50 ms", "gaps ms a request"],
+                listeners,
+            )
+            report.say(f"Capacity, {n} clients in a closed loop: {capacity:.2f} requests/s.")
             report.say()
             for share in progress(_SHARES, "rates"):
                 cpu, begin = server.cpu_s(), time.perf_counter()
@@ -191,6 +206,13 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
         axes.legend()
 
     report.plot(draw)
+
+
+def _listeners_row(n: int, outcomes: list[Outcome], taken: float) -> list[Any]:
+    firsts = [1000 * o.first for o in outcomes if o.first is not None]
+    audio = sum(o.audio for o in outcomes) / taken
+    gaps = [1000 * o.gap for o in outcomes]
+    return [n, len(outcomes), audio, percentile(firsts, 0.5), sum(gaps) / max(1, len(gaps))]
 
 
 def _row(

@@ -82,6 +82,8 @@ class End(Enum):
     COMPLETE = "complete"
     LIMIT = "limit"
     """Cut at `max_steps` without an end code: speech may be missing; not to be cached."""
+    BROKEN = "broken"
+    """The model computed something that is not a number."""
     EMPTY = "empty"
     """The end code came first, with every noise that was tried."""
 
@@ -91,7 +93,8 @@ class SlotOutput:
     """What a burst made for one slot.
 
     `audio` is `[samples]`, `mel` is `[100, frames]` fp16 (None if the engine has no mel stage),
-    `steps` counts the decode steps of the segment so far. After an output with `end` the slot is
+    `steps` counts the decode steps of the segment so far. `prefill_s` and `codec_s` are times that
+    the burst spent on this slot alone. After an output with `end` the slot is
     free.
     """
 
@@ -100,6 +103,8 @@ class SlotOutput:
     mel: Mel | None
     steps: int
     end: End | None = None
+    prefill_s: float = 0.0
+    codec_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class Decode:
 
     `hidden`: `[slots, max_steps, hidden]` fp32, row `i` of a slot predicts its code `i`.
     `codes`: `[slots, max_steps, 4]`. `steps`: `[slots]`, codes drawn so far without the end code.
+    `broken`: `[slots]`, whether a hidden state was not finite: what follows it is noise.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Decode:
         self.steps = zeros(dtype=torch.int64)
         self.positions = zeros(dtype=torch.int64)
         self.done = torch.ones(slots, dtype=torch.bool, device=device)
+        self.broken = torch.zeros(slots, dtype=torch.bool, device=device)
         self._last = zeros(CODEBOOKS, dtype=torch.int64)
         self._window = zeros(CODEBOOKS, PENALTY_WINDOW, dtype=torch.int64) + NO_CODE
         self._min_steps = zeros(dtype=torch.int64)
@@ -77,7 +79,7 @@ class Decode:
         tokens = prompt.shape[0]
         self.steps[slot] = 0
         self.positions[slot] = tokens
-        self.done[slot] = False
+        self.done[slot] = self.broken[slot] = False
         self._window[slot] = NO_CODE
         self._min_steps[slot] = sampling.min_steps
         limit = min(sampling.max_steps, self.max_steps, self.gpt.context - tokens)
@@ -118,6 +120,7 @@ class Decode:
             self.max_k,
         )
         ended = (codes == END_CODE).any(1)
+        self.broken[part] |= ~(done | hidden.isfinite().all(1))
         # a done slot's buffers must not change: what lies there may still be read
         self.hidden[rows, at] = torch.where(done[:, None], self.hidden[rows, at], hidden)
         self.codes[rows, at] = torch.where(done[:, None], self.codes[rows, at], codes)
@@ -143,6 +146,7 @@ class Decode:
             self.steps,
             self.positions,
             self.done,
+            self.broken,
             self._last,
             self._window,
         ]

@@ -6,8 +6,10 @@ inference thread.
 """
 
 import logging
+import time
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -64,6 +66,7 @@ class _Slot:
     """Upper bound of the codes drawn; the exact number is on the device."""
     noise_until: int = 0
     attempts: int = 0
+    prefill_s: float = 0.0
     limit: int = 0
     """Steps at which the segment is cut."""
 
@@ -164,9 +167,14 @@ class FastEngine:
         if not running:
             return []
         self._advance(running, n_steps)
-        steps, done = torch.stack((self._decode.steps, self._decode.done.long())).tolist()
+        decode = self._decode
+        steps, done, broken = torch.stack(
+            (decode.steps, decode.done.long(), decode.broken.long())
+        ).tolist()
         return [
-            self._collect(slot, state, steps[slot], bool(done[slot]))
+            self._broken(slot, steps[slot])
+            if broken[slot]
+            else self._collect(slot, state, steps[slot], bool(done[slot]))
             for slot, state in running.items()
         ]
 
@@ -211,6 +219,7 @@ class FastEngine:
         return self._text_head
 
     def _prefill(self, slot: int, state: _Slot) -> None:
+        begin = time.perf_counter()
         if state.embedded is None:
             state.embedded = self.embed_prompt(state.prompt)
         state.prompt_tokens = state.embedded.shape[0]
@@ -218,6 +227,7 @@ class FastEngine:
         state.noise_until = 0
         self._fill_noise(slot, state, NOISE_BLOCK)
         state.limit = self._decode.begin(slot, state.embedded, state.sampling)
+        state.prefill_s += time.perf_counter() - begin
 
     def embed_prompt(self, prompt: Prompt) -> torch.Tensor:
         """`[tokens, hidden]` embeddings of a prompt, the speaker's in its place.
@@ -280,6 +290,11 @@ class FastEngine:
                 block.copy_(noise.exponential_(generator=state.generator))
             state.noise_until += NOISE_BLOCK
 
+    def _broken(self, slot: int, steps: int) -> SlotOutput:
+        """The end of a slot whose hidden states are not finite; what was heard before stands."""
+        self.stop(slot)
+        return SlotOutput(slot, EMPTY_AUDIO, None, steps, End.BROKEN)
+
     def _collect(self, slot: int, state: _Slot, steps: int, done: bool) -> SlotOutput:
         """What a slot has to show after a burst; frees it if it is done."""
         if done and steps == 0:
@@ -290,13 +305,18 @@ class FastEngine:
                 return SlotOutput(slot, EMPTY_AUDIO, None, 0)
             self.stop(slot)
             return SlotOutput(slot, EMPTY_AUDIO, None, 0, End.EMPTY)
+        begin = time.perf_counter()
         made = state.codec.push(self._decode.hidden[slot, :steps], final=done)
         audio, mel = made if made is not None else (EMPTY_AUDIO, None)
+        if not np.isfinite(audio).all():
+            return self._broken(slot, steps)
         end = None
         if done:
             end = End.COMPLETE if steps < state.limit or state.paced else End.LIMIT
             self.stop(slot)
-        return SlotOutput(slot, audio, mel, steps, end)
+        prefill_s, state.prefill_s = state.prefill_s, 0.0
+        codec_s = time.perf_counter() - begin
+        return SlotOutput(slot, audio, mel, steps, end, prefill_s, codec_s)
 
 
 def _transformer(

@@ -1,0 +1,87 @@
+"""A server whose engine fails at random, for `bench faults`.
+
+`python -m wyoming_chattts.bench.faulty SEED serve …`; everything but the engine's wrapper is the
+server as it is.
+"""
+
+import logging
+import random
+import sys
+import time
+from typing import Any
+
+import torch
+
+from .. import cli, model, server
+from ..config import Config
+from ..engine.base import Engine, Prompt, Sampling, SlotOutput
+
+_LOGGER = logging.getLogger(__name__)
+
+# faults by how often a burst has one
+_CHANCES = {"raise": 0.004, "memory": 0.003, "nan": 0.004, "slow": 0.002, "hang": 0.0004}
+_START_CHANCE = 0.005
+
+
+class FaultyEngine:
+    """An engine that sometimes is not one."""
+
+    def __init__(self, engine: Any, seed: int) -> None:
+        self._engine = engine
+        self._chance = random.Random(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def start(self, slot: int, prompt: Prompt, sampling: Sampling) -> None:
+        """Takes a segment, or refuses it."""
+        if self._chance.random() < _START_CHANCE:
+            _LOGGER.warning("fault: a start fails")
+            raise RuntimeError("a fault on purpose, at the start")
+        self._engine.start(slot, prompt, sampling)
+
+    def burst(self, n_steps: int) -> list[SlotOutput]:
+        """Advances the slots, or does one of the things that engines do."""
+        roll = self._chance.random()
+        for kind, chance in _CHANCES.items():
+            if roll < chance:
+                _LOGGER.warning("fault: %s", kind)
+                return self._fail(kind, n_steps)
+            roll -= chance
+        outputs: list[SlotOutput] = self._engine.burst(n_steps)
+        return outputs
+
+    def _fail(self, kind: str, n_steps: int) -> list[SlotOutput]:
+        if kind == "raise":
+            raise RuntimeError("a fault on purpose, in a burst")
+        if kind == "memory":
+            raise torch.OutOfMemoryError("a fault on purpose: out of memory")
+        if kind == "nan":
+            with torch.inference_mode():
+                embed = self._engine._decode._embed
+                kept = embed.clone()
+                embed.fill_(torch.nan)
+                try:
+                    outputs: list[SlotOutput] = self._engine.burst(n_steps)
+                finally:
+                    embed.copy_(kept)
+            return outputs
+        time.sleep(0.5 if kind == "slow" else 3600)
+        return self.burst(n_steps)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command line that follows the seed."""
+    seed = int(arguments[0])
+    load = model.load_engine
+
+    def load_engine(config: Config) -> Engine:
+        return FaultyEngine(load(config), seed)
+
+    for module in (model, server):
+        module.load_engine = load_engine  # type: ignore[attr-defined]
+    return cli.run(arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,133 @@
+"""`bench soak`: a household's days in minutes, and whether anything grows.
+
+Requests of a house (repeats, new sentences, streams, named voices, callers that hang up) go one
+after the other and some at once; memory, descriptors, threads and the cache's size are read all
+along. Growth is the slope over the second half, in units an hour of wall time, with its standard
+error.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import Config
+from .clients import describe_s, speak, vanish
+from .report import Report, progress
+from .server import Server, sentence, start_server
+
+_AT_ONCE = 3
+_REQUESTS_A_DAY = 400
+_REPEATS = 0.65
+_CACHE_MB = 8
+_SAMPLES = 120
+
+
+def measure(config: Config, folder: Path, options: argparse.Namespace, report: Report) -> None:
+    """Prints the table, and draws the figures over time."""
+    count = options.requests or (400 if options.quick else 8000)
+    with tempfile.TemporaryDirectory() as work:
+        data = Path(work)
+        # small enough to fill, so that making room is part of it
+        server = start_server(folder, data, f"cache.size_mb={_CACHE_MB}")
+        try:
+            outcomes, samples = asyncio.run(_live(server, data, count, options.seed))
+        finally:
+            server.stop()
+    report.say(
+        f"{count} requests, {count / _REQUESTS_A_DAY:.1f} days of a house; seed {options.seed}."
+    )
+    report.say()
+    report.table("outcomes", ["outcome", "times"], sorted(outcomes.items()))
+    hours = np.array([sample["s"] for sample in samples]) / 3600
+    rows = []
+    for name in ("MB", "descriptors", "threads", "cache MB"):
+        values = np.array([sample[name] for sample in samples])
+        slope, error = _slope(hours[len(hours) // 2 :], values[len(values) // 2 :])
+        rows.append([name, values[0], float(np.median(values)), values[-1], slope, error])
+    report.table(
+        "growth", ["figure", "first", "median", "last", "slope an hour", "standard error"], rows
+    )
+
+    def draw(axes: Any) -> None:
+        minutes = 60 * hours
+        for name in ("MB", "descriptors", "threads", "cache MB"):
+            values = np.array([sample[name] for sample in samples])
+            axes.plot(
+                minutes, values / max(values.max(), 1e-9), label=f"{name} (of {values.max():.0f})"
+            )
+        axes.set_xlabel("minutes")
+        axes.set_ylabel("share of the largest value")
+        axes.set_ylim(0, 1.05)
+        axes.legend()
+
+    report.plot(draw)
+
+
+async def _live(
+    server: Server, data: Path, count: int, seed: int
+) -> tuple[Counter[str], list[dict[str, float]]]:
+    chance = random.Random(seed)
+    known = [sentence(chance) for _ in range(40)]
+    outcomes: Counter[str] = Counter()
+    samples: list[dict[str, float]] = []
+    room = asyncio.Semaphore(_AT_ONCE)
+    begin = time.perf_counter()
+
+    async def one(own: random.Random) -> None:
+        try:
+            text = own.choice(known) if own.random() < _REPEATS else sentence(own)
+            kind = own.random()
+            if kind < 0.05:
+                outcomes["describe" if await describe_s(server.uri) else "no describe"] += 1
+            elif kind < 0.12:
+                outcomes[(await vanish(server.uri, text, own)).outcome] += 1
+            else:
+                outcomes[(await speak(server.uri, text, streamed=kind < 0.5)).outcome] += 1
+        finally:
+            room.release()
+
+    tasks: set[asyncio.Task[None]] = set()
+    for i in progress(range(count), "requests"):
+        await room.acquire()
+        task = asyncio.create_task(one(random.Random(chance.random())))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        if i % max(1, count // _SAMPLES) == 0:
+            samples.append({"s": time.perf_counter() - begin, **_figures(server, data)})
+    await asyncio.gather(*tasks)
+    samples.append({"s": time.perf_counter() - begin, **_figures(server, data)})
+    return outcomes, samples
+
+
+def _figures(server: Server, data: Path) -> dict[str, float]:
+    proc = Path(f"/proc/{server.process.pid}")
+    files = (data / "cache").rglob("*")
+    size = 0
+    for file in files:
+        try:
+            size += file.stat().st_size
+        except OSError:
+            continue
+    return {
+        "MB": server.memory_mb(),
+        "descriptors": len(os.listdir(proc / "fd")),  # noqa: PTH208
+        "threads": len(os.listdir(proc / "task")),  # noqa: PTH208
+        "cache MB": size / 1e6,
+    }
+
+
+def _slope(x: Any, y: Any) -> tuple[float, float]:
+    """Least squares: the slope and its standard error."""
+    x = x - x.mean()
+    square = float((x**2).sum())
+    slope = float((x * (y - y.mean())).sum() / square)
+    rest = y - y.mean() - slope * x
+    return slope, float(np.sqrt((rest**2).sum() / max(1, len(x) - 2) / square))
