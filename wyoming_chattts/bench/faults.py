@@ -70,16 +70,15 @@ class _Supervised:
         return f"tcp://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        module = ["wyoming_chattts.bench.faulty", str(self.seed)] if self.faults else []
-        command = [sys.executable, "-m", *(module or ["wyoming_chattts"]), "serve"]
-        command += ["--uri", f"tcp://127.0.0.1:{self.port}", "--model-dir", str(self.folder)]
-        command += ["--data-dir", str(self.data)]
-        for setting in (
+        command = [sys.executable, "-m", "wyoming_chattts.bench.faulty"]
+        command.append(str(self.seed if self.faults else 0))
+        command += [
+            *(f"server.uri=tcp://127.0.0.1:{self.port}", f"model.dir={self.folder}"),
+            *(f"data_dir={self.data}", f"worker.stall_s={_STALL_S}", "engine.slots=4"),
             *("web.enabled=false", "warmup.enabled=false", "audio.loudness_lufs=null"),
-            *("fallback.enabled=false", f"worker.stall_s={_STALL_S}", "server.read_timeout_s=5"),
-            *("server.idle_timeout_s=5", "server.write_timeout_s=5", "engine.slots=4"),
-        ):
-            command += ["--set", setting]
+            *("fallback.enabled=false", "server.read_timeout_s=5", "server.idle_timeout_s=5"),
+            "server.write_timeout_s=5",
+        ]
         self.seed += 1
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         ready = threading.Event()
@@ -92,17 +91,21 @@ class _Supervised:
 
     def _read(self, process: "subprocess.Popen[str]", ready: threading.Event) -> None:
         assert process.stderr is not None
-        for line in process.stderr:
-            self.lines.append(line.rstrip())
-            del self.lines[:-2000]
-            if "the engine is lost" in line and process is self.process:
-                # it tells its callers, and ends
-                self.down_since = self.down_since or time.monotonic()
-            if "listening on " in line:
-                self.port = int(line.rsplit(":", 1)[1])
-            if "speaking with ChatTTS" in line:
-                ready.set()
+        with process.stderr as log:
+            for line in log:
+                self._take(line, process, ready)
         ready.set()
+
+    def _take(self, line: str, process: "subprocess.Popen[str]", ready: threading.Event) -> None:
+        self.lines.append(line.rstrip())
+        del self.lines[:-2000]
+        if "the engine is lost" in line and process is self.process:
+            # it tells its callers, and ends
+            self.down_since = self.down_since or time.monotonic()
+        if "listening on " in line:
+            self.port = int(line.rsplit(":", 1)[1])
+        if "speaking with ChatTTS" in line:
+            ready.set()
 
     async def supervise(self) -> None:
         """Starts the process again when it ends."""

@@ -1,7 +1,7 @@
 """A server whose engine fails at random, for `bench faults`.
 
-`python -m wyoming_chattts.bench.faulty SEED serve …`; everything but the engine's wrapper is the
-server as it is.
+`python -m wyoming_chattts.bench.faulty SEED section.key=value …`; everything but the engine's
+wrapper is the server as it is.
 """
 
 import logging
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .. import cli, model, server
-from ..config import Config
+from .. import logs, model, server
+from ..config import Config, load, parse_override
 from ..engine.base import Engine, Prompt, Sampling, SlotOutput
 
 _LOGGER = logging.getLogger(__name__)
@@ -71,16 +71,19 @@ class FaultyEngine:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command line that follows the seed."""
+    """Serves with the settings that follow the seed; a seed of 0 means an engine without faults."""
     seed = int(arguments[0])
-    load = model.load_engine
+    config = load(overrides=dict(parse_override(text) for text in arguments[1:]))
+    logs.set_up(config.log)
+    load_engine = model.load_engine
 
-    def load_engine(config: Config) -> Engine:
-        return FaultyEngine(load(config), seed)
+    def load_faulty(given: Config) -> Engine:
+        engine = load_engine(given)
+        return FaultyEngine(engine, seed) if seed else engine
 
     for module in (model, server):
-        module.load_engine = load_engine  # type: ignore[attr-defined]
-    return cli.run(arguments[1:])
+        module.load_engine = load_faulty  # type: ignore[attr-defined]
+    return server.serve(config)
 
 
 if __name__ == "__main__":
