@@ -86,3 +86,16 @@ def test_the_blind_comparison_page_holds_what_it_needs(tiny_dir: Path, tmp_path:
         assert all(wav[:4] == b"RIFF" and len(wav) > 20_000 for wav in wavs)
         assert not equal(*wavs)
     assert "differ" in command(*arguments, "--out", str(tmp_path), data=tmp_path, status=2)
+
+
+def test_a_soak_counts_and_measures(tiny_dir: Path, tmp_path: Path) -> None:
+    printed = command(
+        *("bench", "soak", "--requests", "30", "--out", str(tmp_path)),
+        *("--model-dir", str(tiny_dir)),
+        data=tmp_path,
+    )
+    last = result(printed)
+    assert {row["figure"] for row in last["growth"]} == {"MB", "descriptors", "threads", "cache MB"}
+    outcomes = {row["outcome"]: row["times"] for row in last["outcomes"]}
+    assert sum(outcomes.values()) == 30 and outcomes["ok"] > 15
+    assert set(outcomes) <= {"ok", "describe", "went away"}

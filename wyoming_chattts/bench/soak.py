@@ -8,6 +8,7 @@ error.
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import tempfile
@@ -51,7 +52,8 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
     for name in ("MB", "descriptors", "threads", "cache MB"):
         values = np.array([sample[name] for sample in samples])
         slope, error = _slope(hours[len(hours) // 2 :], values[len(values) // 2 :])
-        rows.append([name, values[0], float(np.median(values)), values[-1], slope, error])
+        row = [float(values[0]), float(np.median(values)), float(values[-1])]
+        rows.append([name, *row, slope, error])
     report.table(
         "growth", ["figure", "first", "median", "last", "slope an hour", "standard error"], rows
     )
@@ -109,13 +111,12 @@ async def _live(
 
 def _figures(server: Server, data: Path) -> dict[str, float]:
     proc = Path(f"/proc/{server.process.pid}")
-    files = (data / "cache").rglob("*")
     size = 0
-    for file in files:
-        try:
-            size += file.stat().st_size
-        except OSError:
-            continue
+    # folders and files of the cache come and go meanwhile
+    for folder, _, names in os.walk(data / "cache"):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += (Path(folder) / name).stat().st_size
     return {
         "MB": server.memory_mb(),
         "descriptors": len(os.listdir(proc / "fd")),  # noqa: PTH208
