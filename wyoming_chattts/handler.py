@@ -24,9 +24,9 @@ from wyoming.tts import SynthesizeStopped
 from .audio import CHANNELS, SAMPLE_WIDTH, OutputRate
 from .config import Config
 from .errors import BadRequest, Busy, DeadlineExceeded, ShuttingDown, SpeechError
-from .metrics import Metrics
+from .metrics import Metrics, Timings
 from .protocol_limits import EventReader, RawEvent
-from .speech import Speech, Timings, whole
+from .speech import Speech, whole
 from .text.ssml import read_ssml
 from .voices import Voice, Voices
 
@@ -258,13 +258,7 @@ class Connection:
         finally:
             await request.pieces.aclose()
             total = time.monotonic() - begin
-            self._services.metrics.request(
-                outcome,
-                first_audio_s=timings.first_audio,
-                total_s=total,
-                audio_s=timings.audio,
-                fallback=timings.fallback,
-            )
+            self._services.metrics.request(outcome, timings, total)
             _log_request(request, timings, outcome, total, config.log.slow_s)
 
     async def _write(self, event: Event) -> None:

@@ -25,6 +25,30 @@ _RECENT_ERRORS = 20
 Status = Literal["ok", "degraded", "starting"]
 
 
+@dataclass(slots=True)
+class Timings:
+    """Where the time of a request went, seconds; `first_audio` is None until there is some."""
+
+    characters: int = 0
+    segments: int = 0
+    cache_hits: int = 0
+    shared: int = 0
+    audio: float = 0.0
+    queued: float | None = None
+    """How long the first segment that was not cached waited for a slot."""
+    first_text: float = 0.0
+    """When the first of the text came; a language model may think before it writes."""
+    front_end: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+    codec: float = 0.0
+    listener: float = 0.0
+    """Time spent waiting for the listener to take audio, which costs no deadline."""
+    first_audio: float | None = None
+    total: float = 0.0
+    fallback: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One figure of now."""
@@ -112,26 +136,22 @@ class Metrics:
         )
 
     def request(
-        self,
-        outcome: str,
-        *,
-        first_audio_s: float | None = None,
-        total_s: float = 0.0,
-        audio_s: float = 0.0,
-        fallback: bool = False,
+        self, outcome: str, timings: Timings | None = None, total_s: float | None = None
     ) -> None:
-        """Books the end of a request."""
+        """Books the end of a request. `total_s` is its whole time, if the timings' is not."""
+        timings = timings or Timings()
+        total = timings.total if total_s is None else total_s
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         self._requests.labels(outcome).inc()
-        self._audio.inc(audio_s)
-        if fallback:
+        self._audio.inc(timings.audio)
+        if timings.fallback:
             self._fallbacks.inc()
-        if first_audio_s is not None:
-            self._first_audio.observe(first_audio_s)
+        if timings.first_audio is not None:
+            self._first_audio.observe(timings.first_audio)
         if outcome == "ok":
-            self._total.observe(total_s)
-            if audio_s:
-                self._rtf.observe(total_s / audio_s)
+            self._total.observe(total)
+            if timings.audio:
+                self._rtf.observe(total / timings.audio)
 
     def error(self, code: str, text: str) -> None:
         """Keeps an error for whoever looks."""

@@ -22,6 +22,7 @@ from .engine.base import STEPS_PER_SECOND, FloatAudio, expected_steps
 from .errors import DeadlineExceeded, EngineFailed, ModelUnavailable, SpeechError, TextTooLong
 from .flights import Flight, Flights
 from .loudness import Loudness, apply_gain
+from .metrics import Timings
 from .text.frontend import FrontEnd, Spoken
 from .text.segment import Segmenter
 from .voices import Voice
@@ -32,30 +33,6 @@ _T = TypeVar("_T")
 
 Sink = Callable[[bytes], Awaitable[None]]
 """Takes PCM; awaits where the listener is slow."""
-
-
-@dataclass(slots=True)
-class Timings:
-    """Where the time of a request went, seconds; `first_audio` is None until there is some."""
-
-    characters: int = 0
-    segments: int = 0
-    cache_hits: int = 0
-    shared: int = 0
-    audio: float = 0.0
-    queued: float | None = None
-    """How long the first segment that was not cached waited for a slot."""
-    first_text: float = 0.0
-    """When the first of the text came; a language model may think before it writes."""
-    front_end: float = 0.0
-    prefill: float = 0.0
-    decode: float = 0.0
-    codec: float = 0.0
-    listener: float = 0.0
-    """Time spent waiting for the listener to take audio, which costs no deadline."""
-    first_audio: float | None = None
-    total: float = 0.0
-    fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,12 +95,25 @@ class Voices:
             return self.default
         return voice
 
-    def make(self, name: str, source: VoiceConfig, origin: Origin = "folder") -> Voice:
+    def make(self, name: str, source: VoiceConfig) -> Voice:
         """A voice ready to speak that need not be listed (blocks, imports torch).
 
         Raises `VoiceError`.
         """
-        return _resolved(_voice(name, source, self._config, origin))
+        return _resolved(_voice(name, source, self._config, "folder"))
+
+    def keep(self, name: str, source: VoiceConfig, *, replace: bool = False) -> None:
+        """Puts a voice into the folder (blocks, imports torch).
+
+        Raises `VoiceError` or `OSError`.
+        """
+        # made once here, so that what cannot be a voice is refused before it is kept
+        self.make(name, source)
+        known = self.get(name)
+        if known is not None and known.origin != "folder":
+            raise VoiceError(f"there is a voice {name!r} already ({known.origin})")
+        self.folder.save(name, source, replace=replace)
+        self.refresh()
 
     def resolve(self) -> None:
         """Works out all embeddings (blocks, and imports torch).

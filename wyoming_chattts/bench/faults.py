@@ -31,6 +31,7 @@ from ..config import Config
 from ..errors import EngineFailed
 from .clients import Answer, describe_s, garbage, never_reads, speak, trickle, vanish
 from .report import Report
+from .server import process_figures
 
 _TEXTS = tuple(
     f"Sentence number {n} is about the {what}."
@@ -132,13 +133,7 @@ class _Supervised:
     def figures(self) -> dict[str, float]:
         """Descriptors, threads and memory of the process."""
         assert self.process is not None
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        return {
-            "descriptors": len(os.listdir(f"/proc/{self.process.pid}/fd")),  # noqa: PTH208
-            "threads": int(found["Threads"]),
-            "MB": int(found["VmRSS"].split()[0]) / 1000,
-        }
+        return process_figures(self.process.pid)
 
 
 @dataclass(slots=True)

@@ -64,15 +64,23 @@ class Server:
 
     def memory_mb(self) -> float:
         """Resident memory."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) / 1000
-        return float("nan")
+        return process_figures(self.process.pid)["MB"]
 
     def stop(self) -> None:
         """Ends the process."""
         self.process.terminate()
         self.process.wait(60)
+
+
+def process_figures(pid: int) -> dict[str, float]:
+    """Descriptors, threads and resident memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    return {
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208
+        "threads": int(found["Threads"]),
+        "MB": int(found["VmRSS"].split()[0]) / 1000,
+    }
 
 
 def start_server(folder: Path, data: Path, *settings: str) -> Server:

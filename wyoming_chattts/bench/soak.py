@@ -22,7 +22,7 @@ import numpy as np
 from ..config import Config
 from .clients import describe_s, speak, vanish
 from .report import Report, progress
-from .server import Server, sentence, start_server
+from .server import Server, process_figures, sentence, start_server
 
 _AT_ONCE = 3
 _REQUESTS_A_DAY = 400
@@ -110,19 +110,13 @@ async def _live(
 
 
 def _figures(server: Server, data: Path) -> dict[str, float]:
-    proc = Path(f"/proc/{server.process.pid}")
     size = 0
     # folders and files of the cache come and go meanwhile
     for folder, _, names in os.walk(data / "cache"):
         for name in names:
             with contextlib.suppress(OSError):
                 size += (Path(folder) / name).stat().st_size
-    return {
-        "MB": server.memory_mb(),
-        "descriptors": len(os.listdir(proc / "fd")),  # noqa: PTH208
-        "threads": len(os.listdir(proc / "task")),  # noqa: PTH208
-        "cache MB": size / 1e6,
-    }
+    return {**process_figures(server.process.pid), "cache MB": size / 1e6}
 
 
 def _slope(x: Any, y: Any) -> tuple[float, float]:

@@ -158,12 +158,7 @@ def _properties(options: argparse.Namespace) -> dict[str, Any]:
 
 def _save(config: Config, name: str, definition: VoiceConfig, *, replace: bool) -> None:
     voices = Voices(config)
-    # made once here, so that what cannot be a voice is refused before it is kept
-    voices.make(name, definition)
-    known = voices.get(name)
-    if known is not None and known.origin != "folder":
-        raise VoiceError(f"there is a voice {name!r} already ({known.origin})")
-    voices.folder.save(name, definition, replace=replace)
+    voices.keep(name, definition, replace=replace)
     print(f"{voices.folder.path / name}.yaml: kept; a running server offers it within seconds")
 
 

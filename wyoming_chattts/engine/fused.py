@@ -71,10 +71,10 @@ class Kernels:
         """
         kernels = cls()
         for name in cls.__slots__:
-            setattr(kernels, name, kernels._guarded(name, getattr(kernels, name)))
+            setattr(kernels, name, kernels._guarded(getattr(kernels, name)))
         return kernels
 
-    def _guarded(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _guarded(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         function = torch.compile(plain, fullgraph=True)
 
         def call(*arguments: Any) -> Any:
@@ -85,16 +85,9 @@ class Kernels:
             except Exception as error:  # noqa: BLE001 - a compiler may fail in any way
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 _LOGGER.warning("no fused kernels (%s); plain torch is used", reason[:200])
-                for other, original in _PLAIN.items():
-                    setattr(self, other, original)
+                untouched = Kernels()
+                for name in self.__slots__:
+                    setattr(self, name, getattr(untouched, name))
                 return plain(*arguments)
 
         return call
-
-
-_PLAIN: dict[str, Callable[..., Any]] = {
-    "add_norm": add_norm,
-    "rotate": rotate,
-    "swiglu": swiglu,
-    "pick": pick,
-}

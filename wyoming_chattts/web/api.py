@@ -9,22 +9,21 @@ import json
 import logging
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
 
 from ..config import VoiceConfig
 from ..engine.base import SAMPLE_RATE
 from ..errors import SpeechError, VoiceError
-from ..metrics import CONTENT_TYPE
-from ..speech import Speech, Timings, whole
+from ..metrics import CONTENT_TYPE, Timings
+from ..speech import Speech, whole
 from ..status import ServerStatus
 from ..voice_folder import checked_definition, checked_name, dump, parse
 from ..voices import Voice, Voices, portable
 from .access import secure
 
 _LOGGER = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 _FRAME = struct.Struct(">cI")
 _DRAFT = "draft"
@@ -134,20 +133,14 @@ class Api:
         except ConnectionError:
             _LOGGER.debug("the page went away while it was spoken to")
         finally:
-            self._status.metrics.request(
-                outcome,
-                first_audio_s=timings.first_audio,
-                total_s=timings.total,
-                audio_s=timings.audio,
-                fallback=timings.fallback,
-            )
+            self._status.metrics.request(outcome, timings)
         return response
 
     async def _wanted(self, data: dict[str, Any]) -> Voice:
         draft = data.get(_DRAFT)
         if draft is not None:
             definition = _definition(draft)
-            return await _in_thread(lambda: self._voices.make(_DRAFT, definition))
+            return await asyncio.to_thread(lambda: self._voices.make(_DRAFT, definition))
         voice = self._voices.get(_text(data, "voice"))
         if voice is None:
             raise Refused("there is no such voice", 404)
@@ -164,13 +157,7 @@ class Api:
         if self._voices.get(name) is not None:
             raise Refused(f"there is a voice {name!r} already", 409)
 
-        def save() -> None:
-            # made once here, so that what cannot be a voice is refused before it is kept
-            self._voices.make(name, definition)
-            self._voices.folder.save(name, definition)
-            self._voices.refresh()
-
-        await _in_thread(save)
+        await asyncio.to_thread(self._voices.keep, name, definition)
 
     async def change(self, request: web.Request) -> web.Response:
         """Gives a voice another `name`, or another description, style, temperature or gain."""
@@ -201,7 +188,7 @@ class Api:
             if was_default and new != voice.name:
                 self._voices.set_default(new)
 
-        await _in_thread(change)
+        await asyncio.to_thread(change)
         return web.json_response({"name": new})
 
     async def remove(self, request: web.Request) -> web.Response:
@@ -213,7 +200,7 @@ class Api:
             self._voices.refresh()
             return token
 
-        return web.json_response({"undo": await _in_thread(remove)})
+        return web.json_response({"undo": await asyncio.to_thread(remove)})
 
     async def restore(self, request: web.Request) -> web.Response:
         """Brings a removed voice back."""
@@ -224,12 +211,12 @@ class Api:
             self._voices.refresh()
             return name
 
-        return web.json_response({"name": await _in_thread(restore)})
+        return web.json_response({"name": await asyncio.to_thread(restore)})
 
     async def default(self, request: web.Request) -> web.Response:
         """Chooses the default voice."""
         name = _text(await _json(request), "name")
-        await _in_thread(lambda: self._voices.set_default(name))
+        await asyncio.to_thread(lambda: self._voices.set_default(name))
         return web.json_response({"name": name})
 
     async def export(self, request: web.Request) -> web.Response:
@@ -237,7 +224,7 @@ class Api:
         voice = self._voices.get(request.match_info["name"])
         if voice is None:
             raise Refused("there is no such voice", 404)
-        text = await _in_thread(lambda: dump(portable(voice)))
+        text = await asyncio.to_thread(lambda: dump(portable(voice)))
         return web.Response(
             text=text,
             content_type="application/yaml",
@@ -260,7 +247,7 @@ class Api:
                 raise VoiceError("a voice is a .yaml, .pt or .txt file")
             return _without_file(parse(data.decode("utf-8", "replace")))
 
-        await self._save(name, await _in_thread(read))
+        await self._save(name, await asyncio.to_thread(read))
         return web.json_response({"name": name})
 
     async def clear(self, _request: web.Request) -> web.Response:
@@ -296,10 +283,6 @@ def _told(
             return web.json_response({"error": text}, status=507)
 
     return call
-
-
-async def _in_thread(call: Callable[[], _T]) -> _T:
-    return await asyncio.to_thread(call)
 
 
 async def _json(request: web.Request) -> dict[str, Any]:

@@ -43,6 +43,7 @@ export class Player {
     this.sources = [];
     this.samples = [];
     this.count = 0;
+    this.power = 0;
     this.next = 0;
     this.rate = 24000;
     this.plain.hidden = true;
@@ -67,6 +68,7 @@ export class Player {
     if (!floats.length) return;
     this.samples.push(floats);
     this.count += floats.length;
+    for (const v of floats) this.power += v * v;
     if (!this.context) return;
     const buffer = this.context.createBuffer(1, floats.length, this.rate);
     buffer.copyToChannel(floats, 0);
@@ -94,9 +96,7 @@ export class Player {
   }
 
   get level() {
-    let sum = 0;
-    for (const part of this.samples) for (const v of part) sum += v * v;
-    return this.count ? Math.sqrt(sum / this.count) : 0;
+    return this.count ? Math.sqrt(this.power / this.count) : 0;
   }
 }
 
