@@ -18,6 +18,8 @@ LIMITS = {
     "server.read_timeout_s": 0.3,
     "server.idle_timeout_s": 0.3,
     "server.max_connections": 4,
+    "server.max_json_depth": 8,
+    "server.max_stream_chunks": 20,
     "model.download": False,
 }
 
@@ -78,6 +80,12 @@ MALFORMED = {
     "data that is no JSON": b'{"type": "ping", "data_length": 3}\nabc',
     "data that is a number": b'{"type": "ping", "data_length": 1}\n5',
     "a deep list": b'{"type": "ping", "data": ' + b"[" * 3000 + b"\n",
+    "a list a little too deep": b'{"type": "ping", "data": {"a": ' + b"[" * 8 + b"]" * 8 + b"}}\n",
+    "data too deep": b'{"type": "ping", "data_length": 58}\n{"a": ' + b'{"a": ' * 7 + b"{}" + b"}" * 8,
+    "too many pieces": (
+        b'{"type": "synthesize-start"}\n'
+        + b'{"type": "synthesize-chunk", "data": {"text": ""}}\n' * 21
+    ),
     "a long header": b'{"type": "ping", "data": {"text": "' + b"a" * 20_000 + b'"}}\n',
     "a header without end": b"a" * 20_000,
     "bytes that are no text": b"\xff\xfe\x00\n",
@@ -95,6 +103,24 @@ async def test_malformed_events_get_an_error_and_the_connection_ends(
     assert [h["type"] for h in headers] == ["error"]
     assert headers[0]["data"]["code"] == "bad_request"
     assert_whole(await say(running.uri, "Still here."))
+
+
+async def test_an_event_may_nest_and_a_stream_may_have_pieces_up_to_the_limits(
+    running: RunningServer,
+) -> None:
+    data = b'{"type": "ping", "data": {"a": ' + b"[" * 6 + b"]" * 6 + b"}}\n"
+    data += b'{"type": "synthesize-start"}\n'
+    data += b'{"type": "synthesize-chunk", "data": {"text": "a "}}\n' * 20
+    headers = await _send(running, data + b'{"type": "synthesize-stop"}\n')
+    assert headers[0]["type"] == "pong" and headers[-1]["type"] == "synthesize-stopped"
+
+
+async def test_a_peer_that_breaks_the_protocol_has_one_line_in_the_log(
+    running: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        assert await _send(running, b"no event\n") != []
+    assert caplog.text.count("refusing an event of 127.0.0.1: an event's header is not JSON") == 1
 
 
 async def test_unknown_events_and_payloads_are_passed_over(running: RunningServer) -> None:

@@ -219,9 +219,10 @@ async def test_the_whole_request_has_a_deadline(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async with running_server(
-        monkeypatch, make_engine, data_dir=str(tmp_path), **{"deadline.total_s": 0.3}
+        monkeypatch, make_engine, data_dir=str(tmp_path), **{"deadline.total_s": 2.0}
     ) as running:
-        running.engine.before_burst = lambda _count: time.sleep(0.02)
+        # soon at first, and then not in time
+        running.engine.before_burst = lambda count: time.sleep(0.3 if count > 6 else 0.0)
         answer = await say(running.uri, LONG)
         assert answer.pcm
         assert answer.types[-1] == "error"

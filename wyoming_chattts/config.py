@@ -49,6 +49,8 @@ class ServerConfig(Section):
     write_timeout_s: Seconds = 30.0
     max_event_bytes: Annotated[int, Field(ge=1024, le=16_777_216)] = 262_144
     max_payload_bytes: Annotated[int, Field(ge=0, le=67_108_864)] = 1_048_576
+    max_json_depth: Annotated[int, Field(ge=4, le=500)] = 32
+    max_stream_chunks: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
 
     @field_validator("uri")
     @classmethod

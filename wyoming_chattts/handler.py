@@ -24,6 +24,7 @@ from wyoming.tts import SynthesizeStopped
 from .audio import CHANNELS, SAMPLE_WIDTH, OutputRate
 from .config import Config
 from .errors import BadRequest, Busy, DeadlineExceeded, ShuttingDown, SpeechError
+from .logs import PeerLog
 from .metrics import Metrics, Timings
 from .protocol_limits import EventReader, RawEvent
 from .speech import Speech, whole
@@ -45,20 +46,25 @@ class Services:
     voices: Voices
     info: Callable[[], Info]
     metrics: Metrics
+    peers: PeerLog
     draining: bool = False
 
 
 class TextStream:
     """Pieces of text from the reading task to the speaking one."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_pieces: int) -> None:
         """Beyond `limit` characters pieces are dropped; the one that goes over it is kept, so
         that the other side notices."""
         self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
         self._room = limit
+        self._left = max_pieces
 
     def add(self, text: str) -> None:
-        """Adds a piece."""
+        """Adds a piece. Raises `BadRequest` where there were too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise BadRequest("too many pieces of text in one stream")
         if text and self._room >= 0:
             self._room -= len(text)
             self._pieces.put_nowait(text)
@@ -116,6 +122,10 @@ class Connection:
         except SpeechError as error:
             failure = error
             self._services.metrics.error(error.code, str(error))
+            if isinstance(error, BadRequest):
+                self._services.peers.warn(
+                    self.address, "refusing an event of %s: %s", self.address, error
+                )
         except (OSError, EOFError):
             pass
         # one of the two broad excepts: a fault in one connection must not touch another
@@ -184,7 +194,8 @@ class Connection:
             case "synthesize-start":
                 if self._stream is not None:
                     raise BadRequest("synthesize-start inside a stream")
-                stream = TextStream(self._services.config.text.max_chars)
+                limit = self._services.config.text.max_chars
+                stream = TextStream(limit, self._limits.max_stream_chunks)
                 self._enqueue(self._request(event.data, stream.pieces(), streamed=True))
                 self._stream = stream
             case "synthesize-chunk":
@@ -266,7 +277,9 @@ class Connection:
             async with asyncio.timeout(self._limits.write_timeout_s):
                 await async_write_event(event, self._writer)
         except TimeoutError:
-            _LOGGER.info("a client does not read what it asked for; letting it go")
+            self._services.peers.warn(
+                self.address, "%s does not read what it asked for; letting it go", self.address
+            )
             self._writer.transport.abort()
             raise ConnectionAbortedError("the client does not read") from None
 

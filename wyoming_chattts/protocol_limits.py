@@ -71,12 +71,13 @@ class EventReader:
         await self._skip(self._length(header, "payload_length", self._limits.max_payload_bytes))
         return RawEvent(kind, data)
 
-    @staticmethod
-    def _object(text: bytes, name: str) -> dict[str, Any]:
+    def _object(self, text: bytes, name: str) -> dict[str, Any]:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
             raise BadRequest(f"an event's {name} is not JSON") from None
+        if _is_deeper(value, self._limits.max_json_depth):
+            raise BadRequest(f"an event's {name} is nested too deep")
         if not isinstance(value, dict):
             raise BadRequest(f"an event's {name} must be an object")
         return value
@@ -98,3 +99,18 @@ class EventReader:
             if not chunk:
                 raise asyncio.IncompleteReadError(b"", length)
             length -= len(chunk)
+
+
+def _is_deeper(value: Any, limit: int) -> bool:
+    """Whether a JSON value nests more than `limit` lists and objects into each other."""
+    level = [value]
+    for _ in range(limit + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from .engine.base import Engine
 from .engine.fallback import FallbackEngine
 from .errors import EXIT_ENGINE_LOST, Busy, ConfigError, EngineLost, ShuttingDown, SpeechError
 from .handler import Connection, Services
+from .logs import PeerLog
 from .model import in_daemon_thread, load_engine, obtain_engine
 from .speech import Speech, whole
 from .status import ServerStatus
@@ -49,12 +49,13 @@ class Server:
         self.status = ServerStatus(
             config, self.speech, self._cache, self._voices, lambda: len(self._connections)
         )
-        self._services = Services(config, self.speech, self._voices, self.info, self.status.metrics)
+        self._peers = PeerLog()
+        self._services = Services(
+            config, self.speech, self._voices, self.info, self.status.metrics, self._peers
+        )
         self._stopping = asyncio.Event()
         self._lost: EngineLost | None = None
         self._workers: list[Worker] = []
-        self._told: dict[str, float] = {}
-        """When the log last spoke of refusing an address."""
         self.uri = ""
         self.studio_uri: str | None = None
 
@@ -172,7 +173,11 @@ class Server:
         if len(self._connections) >= limits.max_connections or (
             theirs >= limits.max_connections_per_address
         ):
-            self._tell_refusal(address, theirs)
+            self._peers.warn(
+                address,
+                "refusing connections of %s: it has %d, and there are %d in all",
+                *(address, theirs, len(self._connections)),
+            )
             await _turn_away(writer, Busy("too many connections"))
             return
         connection = Connection(self._services, reader, writer, address)
@@ -184,21 +189,6 @@ class Server:
                 raise
         finally:
             self._connections.pop(task, None)
-
-    def _tell_refusal(self, address: str, theirs: int) -> None:
-        """One line a peer and minute: a flood must not fill the log."""
-        now = asyncio.get_running_loop().time()
-        if now - self._told.get(address, -math.inf) < _REFUSALS_TOLD_S:
-            return
-        if len(self._told) >= _REFUSERS_KEPT:
-            self._told.clear()
-        self._told[address] = now
-        _LOGGER.warning(
-            "refusing connections of %s: it has %d, and there are %d in all",
-            address,
-            theirs,
-            len(self._connections),
-        )
 
     async def _live(self) -> None:
         """From the first moment to a warm engine."""
@@ -342,8 +332,6 @@ class Server:
 
 _WARM_UP_TRIES = 100
 _IDLE_LOOK_S = 0.1
-_REFUSALS_TOLD_S = 60.0
-_REFUSERS_KEPT = 1000
 
 
 async def _discard(_pcm: bytes) -> None:
