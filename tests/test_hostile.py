@@ -81,7 +81,10 @@ MALFORMED = {
     "data that is a number": b'{"type": "ping", "data_length": 1}\n5',
     "a deep list": b'{"type": "ping", "data": ' + b"[" * 3000 + b"\n",
     "a list a little too deep": b'{"type": "ping", "data": {"a": ' + b"[" * 8 + b"]" * 8 + b"}}\n",
-    "data too deep": b'{"type": "ping", "data_length": 58}\n{"a": ' + b'{"a": ' * 7 + b"{}" + b"}" * 8,
+    "data too deep": b'{"type": "ping", "data_length": 58}\n{"a": '
+    + b'{"a": ' * 7
+    + b"{}"
+    + b"}" * 8,
     "too many pieces": (
         b'{"type": "synthesize-start"}\n'
         + b'{"type": "synthesize-chunk", "data": {"text": ""}}\n' * 21

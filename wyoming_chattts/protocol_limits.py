@@ -103,13 +103,13 @@ class EventReader:
 
 def _is_deeper(value: Any, limit: int) -> bool:
     """Whether a JSON value nests more than `limit` lists and objects into each other."""
-    level = [value]
-    for _ in range(limit + 1):
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
         level = [
             inner
             for outer in level
-            if isinstance(outer, dict | list)
             for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
         ]
         if not level:
             return False
