@@ -5,7 +5,8 @@ import os
 import pickle
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,57 @@ async def test_a_database_overwritten_with_junk_is_replaced(folder: Path, size: 
     await fresh.put("k", b"new")
     assert await fresh.get("k") == b"new"
     await fresh.close()
+
+
+@pytest.fixture
+def mounted(folder: Path) -> Iterator[Path]:
+    """The cache's folder as a file system of its own, as a container's volume is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_damaged_database_on_a_volume_is_replaced(mounted: Path) -> None:
+    before = SegmentCache(mounted, CacheConfig())
+    await before.put("k", b"old")
+    await before.close()
+    (mounted / "segments" / "cache.db").write_bytes(os.urandom(5000))
+    fresh = SegmentCache(mounted, CacheConfig())
+    await fresh.get("k")
+    await fresh.put("k", b"new")
+    assert await fresh.get("k") == b"new"
+    await fresh.close()
+
+
+async def test_a_cache_does_not_outgrow_its_volume(mounted: Path) -> None:
+    cache = SegmentCache(mounted, CacheConfig(size_mb=512))
+    for i in range(80):
+        await cache.put(f"k{i}", bytes(500_000))
+    stats = await cache.stats()
+    assert stats.faults == 0 and 4_000_000 < stats.size_bytes < 24_000_000
+    assert await cache.get("k79") == bytes(500_000)
+    await cache.close()
+
+
+async def test_a_volume_that_others_fill_costs_no_exception(
+    mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_RETRY_S", 0.0)
+    cache = SegmentCache(mounted, CacheConfig())
+    await cache.put("k", bytes(500_000))
+    filler = mounted / "filler"
+    with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    await cache.put("more", bytes(500_000))
+    assert (await cache.stats()).faults > 0
+    filler.unlink()
+    await cache.put("again", bytes(500_000))
+    assert await cache.get("again") == await cache.get("k") == bytes(500_000)
+    await cache.close()
 
 
 async def test_a_database_overwritten_while_open_costs_no_exception(

@@ -35,6 +35,8 @@ _RETRY_S = 5.0
 _CLOSE_S = 2.0
 _PHRASE_LIMIT_BYTES = 8 * 1024 * 1024
 _PHRASE_CHARS = 300
+_DATABASES_BYTES = 16_000_000
+"""Room for what is not a value: SQLite's files with their logs (4 MB each), and the phrases."""
 _FAULTS = (
     OSError,
     sqlite3.Error,
@@ -211,9 +213,18 @@ class SegmentCache:
     def _opened(self) -> diskcache.Cache:
         if self._segments is None or not self._database("segments").exists():
             self._close()
-            self._segments = self._open("segments", self._config.size_mb * 1_000_000)
+            self._segments = self._open("segments", self._size_limit())
             self._phrases = self._open("phrases", _PHRASE_LIMIT_BYTES)
         return self._segments
+
+    def _size_limit(self) -> int:
+        """What the settings allow, or what a smaller disk has room for: on a full one SQLite can
+        neither read nor remove."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        values = (self._folder / "segments").rglob("*.val")
+        own = sum(path.stat().st_size for path in values)
+        room = own + shutil.disk_usage(self._folder).free - _DATABASES_BYTES
+        return max(1_000_000, min(self._config.size_mb * 1_000_000, room))
 
     def _database(self, name: str) -> Path:
         return self._folder / name / str(diskcache.core.DBNAME)
@@ -302,11 +313,15 @@ class SegmentCache:
             error, sqlite3.OperationalError
         ):
             return
-        aside = self._folder.with_name(f"{self._folder.name}.damaged")
         try:
-            shutil.rmtree(aside, ignore_errors=True)
-            self._folder.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            # not the folder itself: it may be where a volume is mounted
+            for name in ("segments", "phrases"):
+                folder = self._folder / name
+                aside = folder.with_name(f"{name}.damaged")
+                shutil.rmtree(aside, ignore_errors=True)
+                with contextlib.suppress(FileNotFoundError):
+                    folder.rename(aside)
+                shutil.rmtree(aside, ignore_errors=True)
             self._retry_at = 0.0
             _LOGGER.warning("the cache database was damaged; starting with an empty one")
         except OSError as fault:

@@ -1,7 +1,8 @@
 """`bench faults`: a real server process under random faults, from a seed that is printed.
 
 Clients vanish, do not read, trickle and send garbage; the engine raises, runs out of memory,
-computes nonsense, dawdles and hangs; the cache is removed, damaged and locked; the process is
+computes nonsense, dawdles and hangs; the cache is removed, damaged, locked, blocked, full and
+read-only; model files are written anew, descriptors run out, the clock jumps, the process is
 killed. A supervisor of one line starts it again. What must hold: every request ends in an allowed
 way, audio that is called whole is that of a run without faults, describe is answered, and nothing
 leaks.
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import random
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -41,7 +43,13 @@ _TEXTS = tuple(
 )
 _GOOD = {"plain": 40, "streamed": 20}
 _BAD = {"vanish": 12, "garbage": 8, "trickle": 8, "never reads": 6}
-_HOUSE = {"cache removed": 2, "cache damaged": 2, "cache locked": 2, "killed": 0.3}
+_HOUSE = {
+    **{"cache removed": 1, "cache damaged": 1, "cache locked": 1, "cache blocked": 1},
+    **{"no descriptors": 0.3, "model rewritten": 0.5, "killed": 0.3},
+}
+_MOUNTED = {"cache full": 1, "cache read-only": 1}
+"""Faults of a file system, where this process may mount one."""
+_CACHE_MB = 24
 _ALLOWED = {"ok", "busy", "timeout", "engine_failed", "model_unavailable", "shutting_down"}
 """Ways in which a good request may end. `closed` is added while the process is being replaced."""
 _AT_ONCE = 6
@@ -58,6 +66,8 @@ class _Supervised:
     data: Path
     seed: int
     faults: bool = True
+    mounted: bool = False
+    """Whether the cache lies on a small file system of its own."""
     port: int = 0
     restarts: Counter[str] = field(default_factory=Counter)
     process: "subprocess.Popen[str] | None" = None
@@ -78,7 +88,8 @@ class _Supervised:
             *(f"data_dir={self.data}", f"worker.stall_s={_STALL_S}", "engine.slots=4"),
             *("web.enabled=false", "warmup.enabled=false", "audio.loudness_lufs=null"),
             *("fallback.enabled=false", "server.read_timeout_s=5", "server.idle_timeout_s=5"),
-            "server.write_timeout_s=5",
+            *("server.write_timeout_s=5", "model.retry_min_s=1", "model.download=false"),
+            f"cache.size_mb={_CACHE_MB // 3}",
         ]
         self.seed += 1
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -179,9 +190,15 @@ async def attack(folder: Path, count: int, seed: int) -> Findings:
     found, chance = Findings(), random.Random(seed)
     with tempfile.TemporaryDirectory() as work:
         truth = await _truth(folder, Path(work) / "truth")
-        server = _Supervised(folder, Path(work) / "data", seed)
-        await asyncio.to_thread(server.start)
+        # a copy: its files are written anew meanwhile
+        copy = Path(work) / "model"
+        shutil.copytree(folder, copy)
+        server = _Supervised(copy, Path(work) / "data", seed)
+        cache = server.data / "cache"
+        cache.mkdir(parents=True)
+        server.mounted = _mount(cache, f"size={_CACHE_MB}m")
         try:
+            await asyncio.to_thread(server.start)
             for text in _TEXTS[:3]:
                 await speak(server.uri, text)
             found.before = server.figures()
@@ -194,6 +211,8 @@ async def attack(folder: Path, count: int, seed: int) -> Findings:
         finally:
             if server.process is not None and server.process.poll() is None:
                 server.process.kill()
+            if server.mounted:
+                _unmount(cache)
         found.restarts = server.restarts
     return found
 
@@ -238,7 +257,7 @@ async def _watch(server: _Supervised, found: Findings) -> None:
 async def _storm(
     server: _Supervised, found: Findings, truth: dict[str, bytes], count: int, chance: random.Random
 ) -> None:
-    kinds = {**_GOOD, **_BAD, **_HOUSE}
+    kinds = {**_GOOD, **_BAD, **_HOUSE, **(_MOUNTED if server.mounted else {})}
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(kind: str, text: str, own: random.Random) -> None:
@@ -282,9 +301,77 @@ async def _do(kind: str, text: str, chance: random.Random, server: _Supervised) 
         case "killed":
             if server.process is not None and server.down_since is None:
                 server.process.kill()
+        case "no descriptors":
+            await _take_descriptors(server)
+        case "model rewritten":
+            await asyncio.to_thread(_rewrite, server.folder, chance)
+        case "cache full" | "cache read-only":
+            await asyncio.to_thread(_spoil_mount, kind, server.data / "cache")
         case _:
             await asyncio.to_thread(_spoil_cache, kind, server.data / "cache")
     return Answer("done")
+
+
+async def _take_descriptors(server: _Supervised) -> None:
+    """For a while the process can open nothing."""
+    if server.process is None or server.down_since is not None:
+        return
+    pid = server.process.pid
+    with contextlib.suppress(OSError):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        held = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (held, hard))
+        await asyncio.sleep(0.7)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _rewrite(folder: Path, chance: random.Random) -> None:
+    """A model file is written anew, as `cp` does: in place, and half there for a moment; or as a
+    download is: by another file of its name."""
+    path = chance.choice(sorted(folder.rglob("*.safetensors")))
+    contents = path.read_bytes()
+    if chance.random() < 0.5:
+        fresh = path.with_suffix(".new")
+        fresh.write_bytes(contents)
+        fresh.replace(path)
+        return
+    with path.open("wb") as file:
+        file.write(contents[: len(contents) // 2])
+        file.flush()
+        time.sleep(0.2)
+        file.write(contents[len(contents) // 2 :])
+
+
+def _mount(folder: Path, options: str) -> bool:
+    """Puts a file system in memory over a folder, where that is allowed."""
+    command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    return shutil.which("mount") is not None and not _quiet(command)
+
+
+def _unmount(folder: Path) -> None:
+    _quiet(["umount", "-l", str(folder)])
+
+
+def _quiet(command: list[str]) -> int:
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+
+
+def _spoil_mount(kind: str, folder: Path) -> None:
+    if kind == "cache full":
+        filler = folder / "filler"
+        try:
+            with contextlib.suppress(OSError), filler.open("wb") as file:
+                while True:
+                    file.write(bytes(65_536))
+                    file.flush()
+            time.sleep(0.5)
+        finally:
+            filler.unlink(missing_ok=True)
+    elif _mount(folder, "ro"):
+        try:
+            time.sleep(0.5)
+        finally:
+            _unmount(folder)
 
 
 def _spoil_cache(kind: str, folder: Path) -> None:
@@ -295,6 +382,11 @@ def _spoil_cache(kind: str, folder: Path) -> None:
         elif kind == "cache damaged":
             with database.open("r+b") as file:
                 file.write(os.urandom(4096))
+        elif kind == "cache blocked":
+            shutil.rmtree(folder / "segments", ignore_errors=True)
+            (folder / "segments").write_bytes(b"in the way")
+            time.sleep(0.5)
+            (folder / "segments").unlink(missing_ok=True)
         else:
             with contextlib.closing(sqlite3.connect(database, timeout=0.1)) as connection:
                 connection.execute("BEGIN EXCLUSIVE")

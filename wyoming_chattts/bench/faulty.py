@@ -21,6 +21,8 @@ _LOGGER = logging.getLogger(__name__)
 # faults by how often a burst has one
 _CHANCES = {"raise": 0.004, "memory": 0.003, "nan": 0.004, "slow": 0.002, "hang": 0.0004}
 _START_CHANCE = 0.005
+_CLOCK_CHANCE = 0.01
+_CLOCK_JUMP_S = 400 * 86_400
 
 
 class FaultyEngine:
@@ -29,6 +31,9 @@ class FaultyEngine:
     def __init__(self, engine: Any, seed: int) -> None:
         self._engine = engine
         self._chance = random.Random(seed)
+        self._clock_s = 0.0
+        real = time.time
+        time.time = lambda: real() + self._clock_s
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -42,6 +47,9 @@ class FaultyEngine:
 
     def burst(self, n_steps: int) -> list[SlotOutput]:
         """Advances the slots, or does one of the things that engines do."""
+        if self._chance.random() < _CLOCK_CHANCE:
+            # as where a machine without a battery hears the time from the network
+            self._clock_s = self._chance.uniform(-_CLOCK_JUMP_S, _CLOCK_JUMP_S)
         roll = self._chance.random()
         for kind, chance in _CHANCES.items():
             if roll < chance:
