@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import shutil
 import signal
 import subprocess
@@ -226,6 +227,22 @@ async def test_a_drain_ends_in_time_for_peers_that_do_not_read(
         assert server.stop() == 0
         assert time.perf_counter() - begin < 8
         writer.close()
+
+
+async def test_without_descriptors_one_line_is_logged_and_callers_wait(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, "--set", "model.download=false") as server:
+        server.wait_for("speaking with the fallback voice")
+        pid = server.process.pid
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        assert (await describe(server.uri)).tts
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, hard))
+        waiting = asyncio.create_task(describe(server.uri))
+        await asyncio.to_thread(server.wait_for, "no connection can be accepted now")
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert (await waiting).tts
+        assert server.stop() == 0
+        assert sum("accept" in line for line in server.lines) == 1
+        assert not any("Traceback" in line for line in server.lines)
 
 
 async def test_requests_while_stopping_are_told_so(tiny_dir: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 from wyoming.error import Error
@@ -86,6 +88,15 @@ class Server:
     def stop(self) -> None:
         """Begins an orderly end: what is being spoken may finish within `server.drain_s`."""
         self._stopping.set()
+
+    def on_loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """For `loop.set_exception_handler`: where descriptors run out, asyncio tells of every
+        connection that it cannot accept, a hundred at once (it tries again by itself)."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            self._peers.warn("", "no connection can be accepted now: %s", error)
+        else:
+            loop.default_exception_handler(context)
 
     def info(self) -> Info:
         """The answer to `describe`, made afresh from the voices of now."""
@@ -330,6 +341,7 @@ class Server:
             await asyncio.wait([task for task, _ in left], timeout=_ABORT_S)
 
 
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _WARM_UP_TRIES = 100
 _IDLE_LOOK_S = 0.1
 
@@ -375,6 +387,7 @@ def serve(config: Config) -> int:
     async def run() -> int:
         server = Server(config)
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(server.on_loop_fault)
 
         def on_signal(_number: int, _frame: object) -> None:
             # the loop may have ended already; then there is nothing left to stop

@@ -45,7 +45,7 @@ _GOOD = {"plain": 40, "streamed": 20}
 _BAD = {"vanish": 12, "garbage": 8, "trickle": 8, "never reads": 6}
 _HOUSE = {
     **{"cache removed": 1, "cache damaged": 1, "cache locked": 1, "cache blocked": 1},
-    **{"no descriptors": 0.3, "model rewritten": 0.5, "killed": 0.3},
+    **{"no descriptors": 0.5, "model rewritten": 0.5, "killed": 0.3},
 }
 _MOUNTED = {"cache full": 1, "cache read-only": 1}
 """Faults of a file system, where this process may mount one."""
@@ -74,6 +74,8 @@ class _Supervised:
     down_since: float | None = None
     downs: list[tuple[float, float]] = field(default_factory=list)
     """When the process was away, by `time.monotonic`."""
+    rewriting: threading.Lock = field(default_factory=threading.Lock)
+    """One model file at a time."""
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -276,14 +278,20 @@ async def _storm(
             room.release()
 
     tasks: set[asyncio.Task[None]] = set()
+
+    def ended(task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            found.wrong.append(f"the harness itself failed: {error!r}")
+
     for _ in range(count):
         (kind,) = chance.choices(list(kinds), weights=list(kinds.values()))
         await room.acquire()
         own = random.Random(chance.random())
         task = asyncio.create_task(one(kind, chance.choice(_TEXTS), own))
         tasks.add(task)
-        task.add_done_callback(tasks.discard)
-    await asyncio.gather(*tasks)
+        task.add_done_callback(ended)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _do(kind: str, text: str, chance: random.Random, server: _Supervised) -> Answer:
@@ -304,7 +312,7 @@ async def _do(kind: str, text: str, chance: random.Random, server: _Supervised) 
         case "no descriptors":
             await _take_descriptors(server)
         case "model rewritten":
-            await asyncio.to_thread(_rewrite, server.folder, chance)
+            await asyncio.to_thread(_rewrite, server, chance)
         case "cache full" | "cache read-only":
             await asyncio.to_thread(_spoil_mount, kind, server.data / "cache")
         case _:
@@ -319,27 +327,27 @@ async def _take_descriptors(server: _Supervised) -> None:
     pid = server.process.pid
     with contextlib.suppress(OSError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        held = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (held, hard))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, hard))
         await asyncio.sleep(0.7)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _rewrite(folder: Path, chance: random.Random) -> None:
+def _rewrite(server: _Supervised, chance: random.Random) -> None:
     """A model file is written anew, as `cp` does: in place, and half there for a moment; or as a
     download is: by another file of its name."""
-    path = chance.choice(sorted(folder.rglob("*.safetensors")))
-    contents = path.read_bytes()
-    if chance.random() < 0.5:
-        fresh = path.with_suffix(".new")
-        fresh.write_bytes(contents)
-        fresh.replace(path)
-        return
-    with path.open("wb") as file:
-        file.write(contents[: len(contents) // 2])
-        file.flush()
-        time.sleep(0.2)
-        file.write(contents[len(contents) // 2 :])
+    path = chance.choice(sorted(server.folder.rglob("*.safetensors")))
+    with server.rewriting:
+        contents = path.read_bytes()
+        if chance.random() < 0.5:
+            fresh = path.with_suffix(".new")
+            fresh.write_bytes(contents)
+            fresh.replace(path)
+            return
+        with path.open("wb") as file:
+            file.write(contents[: len(contents) // 2])
+            file.flush()
+            time.sleep(0.2)
+            file.write(contents[len(contents) // 2 :])
 
 
 def _mount(folder: Path, options: str) -> bool:

@@ -2,7 +2,8 @@
 
 Requests arrive at random (Poisson) at several rates, whatever the server does; each listener plays
 at once and counts the times it runs dry. Rates are given as shares of the capacity that a short
-closed-loop run finds.
+closed-loop run finds; the last is that of the first again, to see what an overload leaves behind.
+Then somebody asks for a word now and then while others ask for novels.
 """
 
 import argparse
@@ -30,7 +31,9 @@ _WORDS = (
     "softly while rain falls outside this evening please remember to water all plants"
 ).split()
 _BYTES_PER_SECOND = 48_000
-_SHARES = (0.5, 0.9, 2.0)
+_SHARES = (0.5, 0.9, 2.0, 0.5)
+_NOVELISTS = (0, 1, 3)
+_NOVEL_SENTENCES = 60
 _LISTENERS = (1, 2, 4)
 _AUDIBLE_S = 0.02
 """A gap that any player bridges."""
@@ -168,6 +171,29 @@ async def _open_loop(uri: str, rate: float, seconds: float, chance: random.Rando
     return list(await asyncio.gather(*tasks))
 
 
+async def _beside_novels(
+    uri: str, novelists: int, seconds: float, chance: random.Random
+) -> list[Outcome]:
+    """Short requests, one after the other with pauses, while others have novels read."""
+
+    async def novelist() -> None:
+        while True:
+            await request(uri, " ".join(sentence(chance) for _ in range(_NOVEL_SENTENCES)))
+
+    tasks = [asyncio.create_task(novelist()) for _ in range(novelists)]
+    end = time.perf_counter() + seconds
+    outcomes = []
+    try:
+        while time.perf_counter() < end:
+            await asyncio.sleep(chance.uniform(0.2, 0.6))
+            outcomes.append(await request(uri, " ".join(chance.choices(_WORDS, k=2)) + "."))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return outcomes
+
+
 def measure(config: Config, folder: Path, options: argparse.Namespace, report: Report) -> None:
     """Prints the table."""
     seconds = 30.0 if options.quick else 120.0
@@ -194,21 +220,36 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
                 outcomes = asyncio.run(_open_loop(server.uri, rate, seconds, chance))
                 spent = (server.cpu_s() - cpu) / (time.perf_counter() - begin)
                 rows.append(_row(share, rate, outcomes, spent, server.memory_mb()))
+            fairness = []
+            for n in progress(_NOVELISTS, "novels"):
+                outcomes = asyncio.run(_beside_novels(server.uri, n, seconds / 2, chance))
+                fairness.append(_word_row(n, outcomes))
         finally:
             server.stop()
     report.table(
         "rates",
         [
             *("of capacity", "requests/s", "requests", "ok", "refused", "other errors"),
+            "refusal P99 ms",
             *("first P50 ms", "first P95 ms", "first P99 ms", "total P50 ms", "total P95 ms"),
             *("RTF P50", "ran dry", "cores", "memory MB"),
         ],
         rows,
     )
 
+    report.table(
+        "words beside novels",
+        [
+            *("novels at once", "words asked for", "ok"),
+            *("first P50 ms", "first P95 ms", "total P50 ms", "total P95 ms"),
+        ],
+        fairness,
+    )
+
     def draw(axes: Any) -> None:
-        for column, label in ((6, "P50"), (7, "P95"), (8, "P99")):
-            axes.plot([row[0] for row in rows], [row[column] for row in rows], "o-", label=label)
+        climb = rows[:-1]
+        for column, label in ((7, "P50"), (8, "P95"), (9, "P99")):
+            axes.plot([row[0] for row in climb], [row[column] for row in climb], "o-", label=label)
         axes.set_xlabel("arrivals as a share of capacity")
         axes.set_ylabel("first audio, ms")
         axes.legend()
@@ -223,15 +264,28 @@ def _listeners_row(n: int, outcomes: list[Outcome], taken: float) -> list[Any]:
     return [n, len(outcomes), audio, percentile(firsts, 0.5), sum(gaps) / max(1, len(gaps))]
 
 
+def _word_row(novelists: int, outcomes: list[Outcome]) -> list[Any]:
+    good = [o for o in outcomes if o.error is None]
+    firsts = [1000 * o.first for o in good if o.first is not None]
+    totals = [1000 * o.total for o in good]
+    return [
+        *(novelists, len(outcomes), len(good)),
+        *(percentile(firsts, p) for p in (0.5, 0.95)),
+        *(percentile(totals, p) for p in (0.5, 0.95)),
+    ]
+
+
 def _row(
     share: float, rate: float, outcomes: list[Outcome], cores: float, memory: float
 ) -> list[Any]:
     good = [o for o in outcomes if o.error is None]
-    refused = sum(o.error == "busy" for o in outcomes)
+    refusals = [1000 * o.total for o in outcomes if o.error == "busy"]
+    refused = len(refusals)
     firsts = [1000 * o.first for o in good if o.first is not None]
     totals = [1000 * o.total for o in good]
     return [
         *(share, rate, len(outcomes), len(good), refused, len(outcomes) - len(good) - refused),
+        percentile(refusals, 0.99) if refusals else None,
         *(percentile(firsts, p) for p in (0.5, 0.95, 0.99)),
         *(percentile(totals, p) for p in (0.5, 0.95)),
         percentile([o.total / o.audio for o in good if o.audio], 0.5),
