@@ -1,6 +1,7 @@
 """The persistent cache: what it keeps, what it refuses, and that no damage stops it."""
 
 import asyncio
+import contextlib
 import os
 import pickle
 import shutil
@@ -241,12 +242,20 @@ async def test_a_locked_database_is_passed_over_in_time(cache: SegmentCache, fol
     assert await cache.get("other") == b"y"
 
 
-async def test_phrases_are_counted(cache: SegmentCache) -> None:
+async def test_phrases_are_counted(cache: SegmentCache, folder: Path) -> None:
+    def kept() -> list[object]:
+        with contextlib.closing(sqlite3.connect(folder / "phrases" / "cache.db")) as rows:
+            uses = rows.execute("SELECT access_time, access_count FROM Cache").fetchall()
+            return [uses, rows.execute("SELECT value FROM Settings WHERE key = 'hits'").fetchall()]
+
     for text, times in (("often", 3), ("twice", 2), ("once", 1)):
         for _ in range(times):
             await cache.remember(text, "v")
     await cache.remember("x" * 1000, "v")
+    before = kept()
     found = await cache.most_used(10)
+    # a look at the list disturbs nothing
+    assert kept() == before
     assert [(p.text, p.count) for p in found] == [("often", 3), ("twice", 2)]
     assert [p.text for p in await cache.most_used(1)] == ["often"]
 

@@ -264,10 +264,10 @@ class SegmentCache:
 
     def _most_used(self, limit: int) -> list[Phrase]:
         self._opened()
-        phrases = self._phrases
-        if phrases is None:
-            return []
-        found = (_phrase(phrases.get(key, retry=False)) for key in phrases.iterkeys())
+        # read past the library, which would write an access time and a hit for each row
+        uri = f"{self._database('phrases').absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, timeout=_SQLITE_TIMEOUT_S, uri=True)) as rows:
+            found = [_phrase(value) for (value,) in rows.execute("SELECT value FROM Cache")]
         often = [phrase for phrase in found if phrase is not None and phrase.count > 1]
         return sorted(often, key=lambda p: (-p.count, p.text))[:limit]
 

@@ -157,6 +157,8 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     describes: list[float] = field(default_factory=list)
     restarts: Counter[str] = field(default_factory=Counter)
+    downs: list[float] = field(default_factory=list)
+    """Seconds from each end of the process to a server that speaks with its model again."""
     before: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
 
@@ -175,6 +177,7 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
         [
             ["describes", len(found.describes)],
             ["slowest describe, ms", 1000 * max(found.describes, default=0.0)],
+            ["longest without a server that speaks, s", max(found.downs, default=0.0)],
             *([f"ended with {status}", n] for status, n in sorted(found.restarts.items())),
             *([f"{k} before", v] for k, v in found.before.items()),
             *([f"{k} after", v] for k, v in found.after.items()),
@@ -216,6 +219,7 @@ async def attack(folder: Path, count: int, seed: int) -> Findings:
             if server.mounted:
                 _unmount(cache)
         found.restarts = server.restarts
+        found.downs = [end - begin for begin, end in server.downs]
     return found
 
 

@@ -3,7 +3,8 @@
 Requests arrive at random (Poisson) at several rates, whatever the server does; each listener plays
 at once and counts the times it runs dry. Rates are given as shares of the capacity that a short
 closed-loop run finds; the last is that of the first again, to see what an overload leaves behind.
-Then somebody asks for a word now and then while others ask for novels.
+Then somebody asks for a word now and then while others ask for novels. At last the process is
+killed and started again.
 """
 
 import argparse
@@ -224,6 +225,11 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
             for n in progress(_NOVELISTS, "novels"):
                 outcomes = asyncio.run(_beside_novels(server.uri, n, seconds / 2, chance))
                 fairness.append(_word_row(n, outcomes))
+            server.process.kill()
+            server.process.wait()
+            begin = time.perf_counter()
+            server = start_server(folder, Path(data), "cache.enabled=false")
+            back = time.perf_counter() - begin
         finally:
             server.stop()
     report.table(
@@ -245,6 +251,9 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
         ],
         fairness,
     )
+
+    report.say(f"Killed and started again, it speaks with the model after {back:.1f} s.")
+    report.results["back_s"] = back
 
     def draw(axes: Any) -> None:
         climb = rows[:-1]
