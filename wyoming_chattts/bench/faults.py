@@ -74,8 +74,8 @@ class _Supervised:
     down_since: float | None = None
     downs: list[tuple[float, float]] = field(default_factory=list)
     """When the process was away, by `time.monotonic`."""
-    rewriting: threading.Lock = field(default_factory=threading.Lock)
-    """One model file at a time."""
+    spoiling: threading.Lock = field(default_factory=threading.Lock)
+    """One fault of the disk at a time: they undo what they did."""
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -318,7 +318,7 @@ async def _do(kind: str, text: str, chance: random.Random, server: _Supervised) 
         case "model rewritten":
             await asyncio.to_thread(_rewrite, server, chance)
         case "cache full" | "cache read-only":
-            await asyncio.to_thread(_spoil_mount, kind, server.data / "cache")
+            await asyncio.to_thread(_spoil_mount, kind, server)
         case _:
             await asyncio.to_thread(_spoil_cache, kind, server.data / "cache")
     return Answer("done")
@@ -340,7 +340,7 @@ def _rewrite(server: _Supervised, chance: random.Random) -> None:
     """A model file is written anew, as `cp` does: in place, and half there for a moment; or as a
     download is: by another file of its name."""
     path = chance.choice(sorted(server.folder.rglob("*.safetensors")))
-    with server.rewriting:
+    with server.spoiling:
         contents = path.read_bytes()
         if chance.random() < 0.5:
             fresh = path.with_suffix(".new")
@@ -368,7 +368,13 @@ def _quiet(command: list[str]) -> int:
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
 
 
-def _spoil_mount(kind: str, folder: Path) -> None:
+def _spoil_mount(kind: str, server: _Supervised) -> None:
+    folder = server.data / "cache"
+    with server.spoiling:
+        _fill_or_cover(kind, folder)
+
+
+def _fill_or_cover(kind: str, folder: Path) -> None:
     if kind == "cache full":
         filler = folder / "filler"
         try:
