@@ -227,6 +227,8 @@ async def test_the_whole_request_has_a_deadline(
         assert answer.pcm
         assert answer.types[-1] == "error"
         assert answer.error is not None and answer.error.code == "timeout"
+        # the engine is the next test's, too
+        await eventually(lambda: bool(running.engine.stops))
 
 
 @pytest.mark.parametrize("burst", [1, 2, 4, 9])
