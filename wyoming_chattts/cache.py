@@ -221,10 +221,13 @@ class SegmentCache:
         """What the settings allow, or what a smaller disk has room for: on a full one SQLite can
         neither read nor remove."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        values = (self._folder / "segments").rglob("*.val")
-        own = sum(path.stat().st_size for path in values)
-        room = own + shutil.disk_usage(self._folder).free - _DATABASES_BYTES
-        return max(1_000_000, min(self._config.size_mb * 1_000_000, room))
+        limit = self._config.size_mb * 1_000_000
+        room = shutil.disk_usage(self._folder).free - _DATABASES_BYTES
+        if room < limit:
+            # only then is it worth a walk through all values
+            values = (self._folder / "segments").rglob("*.val")
+            room += sum(path.stat().st_size for path in values)
+        return max(1_000_000, min(limit, room))
 
     def _database(self, name: str) -> Path:
         return self._folder / name / str(diskcache.core.DBNAME)

@@ -1,7 +1,7 @@
 """The protocol handler on bytes alone: what a fuzzer drives, and what its corpus is replayed with.
 
 A connection gets all bytes and then the end of the stream, with no socket in between. Speech is
-quick and says a tone per character, so that the time goes into the protocol. What must hold:
+quick and says a tenth of a second a piece, so that the time goes into the protocol. What must hold:
 `connection.run()` ends, nothing is logged as a fault of the server, what was written is whole
 events in an allowed order, and nothing is left running.
 """

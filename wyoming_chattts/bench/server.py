@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -275,12 +276,16 @@ def _listeners_row(n: int, outcomes: list[Outcome], taken: float) -> list[Any]:
 
 def _word_row(novelists: int, outcomes: list[Outcome]) -> list[Any]:
     good = [o for o in outcomes if o.error is None]
+    return [novelists, len(outcomes), len(good), *_latencies_ms(good, (0.5, 0.95))]
+
+
+def _latencies_ms(good: list[Outcome], first_shares: Sequence[float]) -> list[float]:
+    """Percentiles of first audio, then the median and the 95th of the whole."""
     firsts = [1000 * o.first for o in good if o.first is not None]
     totals = [1000 * o.total for o in good]
     return [
-        *(novelists, len(outcomes), len(good)),
-        *(percentile(firsts, p) for p in (0.5, 0.95)),
-        *(percentile(totals, p) for p in (0.5, 0.95)),
+        *(percentile(firsts, share) for share in first_shares),
+        *(percentile(totals, share) for share in (0.5, 0.95)),
     ]
 
 
@@ -290,13 +295,10 @@ def _row(
     good = [o for o in outcomes if o.error is None]
     refusals = [1000 * o.total for o in outcomes if o.error == "busy"]
     refused = len(refusals)
-    firsts = [1000 * o.first for o in good if o.first is not None]
-    totals = [1000 * o.total for o in good]
     return [
         *(share, rate, len(outcomes), len(good), refused, len(outcomes) - len(good) - refused),
         percentile(refusals, 0.99) if refusals else None,
-        *(percentile(firsts, p) for p in (0.5, 0.95, 0.99)),
-        *(percentile(totals, p) for p in (0.5, 0.95)),
+        *_latencies_ms(good, (0.5, 0.95, 0.99)),
         percentile([o.total / o.audio for o in good if o.audio], 0.5),
         sum(o.dry > 0 for o in good),
         cores,
