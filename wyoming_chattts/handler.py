@@ -186,7 +186,9 @@ class Connection:
                 await self._write(self._services.info().event())
             case "ping":
                 text = event.data.get("text")
-                await self._write(Pong(text=text if isinstance(text, str) else None).event())
+                # half a surrogate pair is a string to JSON, and nothing to UTF-8
+                text = text.encode("utf-8", "replace").decode() if isinstance(text, str) else None
+                await self._write(Pong(text=text).event())
             case "synthesize":
                 # inside a stream it repeats the whole text, for servers that cannot stream
                 if self._stream is None:
