@@ -1,5 +1,6 @@
 """The command line as a person uses it."""
 
+import os
 import subprocess
 import sys
 import wave
@@ -106,6 +107,23 @@ def test_bad_settings_end_the_start_in_one_line(arguments: list[str], named: str
     said = command("serve", *arguments, status=2)
     assert named in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "passive"}, "None")],
+)
+def test_threads_spin_briefly_unless_somebody_says_how(given: dict[str, str], spins: str) -> None:
+    """Set before torch is loaded, which reads it once."""
+    code = (
+        "import os, sys; from wyoming_chattts import cli; assert 'torch' not in sys.modules;"
+        "cli.run(['voices', 'list']); print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    clean = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=clean | given, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == spins
 
 
 def test_health_of_a_server(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 model that is unloaded, too many callers; and what the log says of it."""
 
 import asyncio
+import gc
 import json
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,20 @@ async def test_an_idle_model_is_unloaded_and_comes_back(sleepy: RunningServer) -
     answers = await asyncio.gather(*(say(sleepy.uri, TEXT) for _ in range(3)))
     assert all(equal(answer.pcm, before.pcm) for answer in answers)
     assert len(sleepy.engines) == 3
+
+
+@pytest.mark.parametrize("sleepy", ["wait"], indirect=True)
+async def test_collections_do_not_walk_through_a_loaded_model(sleepy: RunningServer) -> None:
+    """A full one held every thread up for 140 ms; once unloaded, nothing of it may be kept."""
+    await say(sleepy.uri, TEXT)
+    assert gc.get_freeze_count() > 50_000
+    inner = sleepy.engine.engine
+    assert isinstance(inner, FastEngine)
+    gone = weakref.ref(inner._gpt)
+    del inner
+    await asleep(sleepy)
+    await eventually(lambda: gone() is None)
+    await eventually(lambda: gc.get_freeze_count() == 0)
 
 
 @pytest.mark.parametrize("sleepy", ["fallback"], indirect=True)

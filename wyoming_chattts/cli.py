@@ -22,7 +22,7 @@ COMMANDS = ("serve", "say", "voices", "cache", "model", "bench", "doctor", "heal
 # Threads of torch that wait for each other spin only so long (libgomp's own default is 300 000
 # turns). Where another process wants a core they would spin away the time of the one they wait
 # for: a step took 811 ms instead of 29 on two cores, and takes a few percent more on idle ones.
-_SPINS = "1000"
+SPINS = "1000"
 
 # flags that Home Assistant people know from other Wyoming servers, and the settings behind them
 _FLAGS: dict[str, str] = {
@@ -39,7 +39,7 @@ _FLAGS: dict[str, str] = {
 def run(argv: Sequence[str]) -> int:
     """Runs a command line; returns the exit status."""
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     arguments = list(argv)
     if not arguments or (
         arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")

@@ -5,6 +5,7 @@ do, and tried again with growing pauses.
 """
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -96,6 +97,23 @@ async def obtain_engine(config: Config, inference: ThreadPoolExecutor) -> Engine
         _LOGGER.info("trying again in %.0f s", pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, config.model.retry_max_s)
+
+
+def settle() -> None:
+    """Exempts what is alive from Python's cyclic collector (blocks; call after loading a model).
+
+    Most of it is torch's modules, some hundred thousand objects that never go. A full collection
+    that walks through them holds every thread up for 140 ms, in the middle of somebody's answer.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def unsettle() -> None:
+    """Collects what `settle` exempted, where it is garbage by now (blocks)."""
+    gc.unfreeze()
+    gc.collect()
 
 
 async def in_daemon_thread(call: Callable[[], _T]) -> _T:

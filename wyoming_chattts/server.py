@@ -25,7 +25,7 @@ from .engine.fallback import FallbackEngine
 from .errors import EXIT_ENGINE_LOST, Busy, ConfigError, EngineLost, ShuttingDown, SpeechError
 from .handler import Connection, Services
 from .logs import PeerLog
-from .model import in_daemon_thread, load_engine, obtain_engine
+from .model import in_daemon_thread, load_engine, obtain_engine, settle, unsettle
 from .speech import Speech, whole
 from .status import ServerStatus
 from .voices import LANGUAGES, Voice, Voices
@@ -241,6 +241,7 @@ class Server:
         engine = await obtain_engine(self._config, inference)
         await asyncio.get_running_loop().run_in_executor(inference, engine.warm_up)
         await in_daemon_thread(self._voices.resolve)
+        await asyncio.get_running_loop().run_in_executor(inference, settle)
         self.speech.worker = self._worker(engine, inference)
         _LOGGER.info(
             "speaking with %s on %s (%s, %d slots)",
@@ -266,6 +267,7 @@ class Server:
         speech.loaded.clear()
         self._workers.remove(worker)
         await worker.stop()
+        await in_daemon_thread(unsettle)
         _LOGGER.info("unloaded the model after %.0f s without a request", limit)
         await speech.needed.wait()
         await self._start_engine()
@@ -278,7 +280,9 @@ class Server:
             config = self._config
 
             def reload() -> Engine:
-                return load_engine(config)
+                engine = load_engine(config)
+                settle()
+                return engine
 
         worker = Worker(
             engine,

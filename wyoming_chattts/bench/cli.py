@@ -13,6 +13,7 @@ from .report import Report
 
 BENCHMARKS = {
     "engine": "the decoder beside the stock package: step, prefill, codec, load, memory",
+    "busy": "a step beside another busy process, by how long threads spin",
     "codec": "the streaming codec's error by look-ahead, and its cost",
     "text": "the front end: time by kind of text",
     "quality": "precisions against fp32 on the same noise",

@@ -22,8 +22,8 @@ from ..engine.device import pick_device
 from ..engine.fast import FastEngine
 from .report import Report, median_ms, progress
 
-_TEXT = "The living room light is on, and the door to the garden is closed."
-_LONG = " ".join([_TEXT] * 6)
+SHORT_TEXT = "The living room light is on, and the door to the garden is closed."
+_LONG = " ".join([SHORT_TEXT] * 6)
 _STEPS = 16
 
 
@@ -132,19 +132,19 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
         f"{weights / 1e6:.0f} MB in {ours.precision}, {1000 * weights / bandwidth:.2f} ms at best."
     )
     report.say()
-    cases = [(text, n) for text in (_TEXT, _LONG) for n in slots]
+    cases = [(text, n) for text in (SHORT_TEXT, _LONG) for n in slots]
     taken: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
     contexts: dict[str, int] = {}
-    stocks: dict[str, list[float]] = {_TEXT: [], _LONG: []}
+    stocks: dict[str, list[float]] = {SHORT_TEXT: [], _LONG: []}
     for _ in progress(range(rounds), "rounds"):
-        for text in (_TEXT, _LONG):
+        for text in (SHORT_TEXT, _LONG):
             if stock is not None:
                 stocks[text].append(stock.step_ms(text))
             for n in slots:
                 ms, contexts[text] = ours.step_ms(n, text)
                 taken[text, n].append(ms)
     rows: list[list[Any]] = []
-    for text in (_TEXT, _LONG):
+    for text in (SHORT_TEXT, _LONG):
         base = statistics.median(stocks[text]) if stock is not None else None
         if base is not None:
             rate = 1000 / base
