@@ -168,6 +168,7 @@ async def test_collections_do_not_walk_through_a_loaded_model(sleepy: RunningSer
     assert isinstance(inner, FastEngine)
     gone = weakref.ref(inner._gpt)
     del inner
+    sleepy.engines.clear()
     await asleep(sleepy)
     await eventually(lambda: gone() is None)
     await eventually(lambda: gc.get_freeze_count() == 0)
