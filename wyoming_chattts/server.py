@@ -266,8 +266,8 @@ class Server:
         speech.needed.clear()
         speech.loaded.clear()
         self._workers.remove(worker)
-        await worker.stop()
-        await in_daemon_thread(unsettle)
+        await worker.stop(then=unsettle)
+        del worker
         _LOGGER.info("unloaded the model after %.0f s without a request", limit)
         await speech.needed.wait()
         await self._start_engine()

@@ -179,14 +179,17 @@ class Worker:
         self._task = asyncio.create_task(self._run(), name="inference worker")
         self._task.add_done_callback(self._ended)
 
-    async def stop(self) -> None:
-        """Ends the task, fails what is left with `shutting_down`, and closes the engine."""
+    async def stop(self, then: Callable[[], None] | None = None) -> None:
+        """Ends the task, fails what is left with `shutting_down`, and has the engine closed in its
+        thread, and `then` called there."""
         self._closing = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._fail_all(ShuttingDown("the server is stopping"))
         self._thread.submit(self._engine.close)
+        if then is not None:
+            self._thread.submit(then)
         self._thread.shutdown(wait=False)
 
     def submit(
