@@ -6,13 +6,13 @@ import os
 import pickle
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from wyoming_chattts import cache as cache_module
+from wyoming_chattts.bench import disk_faults
 from wyoming_chattts.cache import SegmentCache, cache_key
 from wyoming_chattts.config import CacheConfig
 
@@ -137,11 +137,10 @@ async def test_a_database_overwritten_with_junk_is_replaced(folder: Path, size: 
 def mounted(folder: Path) -> Iterator[Path]:
     """The cache's folder as a file system of its own, as a container's volume is."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+    if not disk_faults.mount(folder, "size=32m"):
         pytest.skip("no file system can be mounted here")
     yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    disk_faults.unmount(folder)
 
 
 async def test_a_damaged_database_on_a_volume_is_replaced(mounted: Path) -> None:
@@ -172,10 +171,7 @@ async def test_a_volume_that_others_fill_costs_no_exception(
     monkeypatch.setattr(cache_module, "_RETRY_S", 0.0)
     cache = SegmentCache(mounted, CacheConfig())
     await cache.put("k", bytes(500_000))
-    filler = mounted / "filler"
-    with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
+    filler = disk_faults.fill(mounted)
     await cache.put("more", bytes(500_000))
     assert (await cache.stats()).faults > 0
     filler.unlink()

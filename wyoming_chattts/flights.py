@@ -87,6 +87,10 @@ class Flights:
         self._flights: dict[str, Flight] = {}
         self._background: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        """How many segments are being made or waited for."""
+        return len(self._flights)
+
     async def close(self) -> None:
         """Ends flights that are left, and waits for cache writes."""
         tasks = [flight.task for flight in self._flights.values() if flight.task is not None]

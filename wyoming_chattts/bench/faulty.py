@@ -4,8 +4,11 @@
 wrapper is the server as it is.
 """
 
+import asyncio
+import json
 import logging
 import random
+import signal
 import sys
 import time
 from typing import Any
@@ -17,6 +20,9 @@ from ..config import Config, load, parse_override
 from ..engine.base import Engine, Prompt, Sampling, SlotOutput
 
 _LOGGER = logging.getLogger(__name__)
+
+FIGURES = "figures "
+"""How a line begins in which the process tells what it holds."""
 
 # faults by how often a burst has one
 _CHANCES = {"raise": 0.004, "memory": 0.003, "nan": 0.004, "slow": 0.002, "hang": 0.0004}
@@ -78,6 +84,24 @@ class FaultyEngine:
         return self.burst(n_steps)
 
 
+class TellingServer(server.Server):
+    """A server that tells on SIGUSR1 what it holds, in a line of standard error."""
+
+    async def run(self) -> int:
+        """Serves until the end."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._tell)
+        return await super().run()
+
+    def _tell(self) -> None:
+        worker = self.speech.worker
+        figures = {"tasks": len(asyncio.all_tasks()), "requests": self.speech.active}
+        figures["segments"] = len(self.speech.flights)
+        if worker is not None:
+            figures |= {"queued": worker.pending, "slots": worker.running}
+            figures["contexts"] = len(worker._engine._slots)  # type: ignore[attr-defined]
+        print(f"{FIGURES}{json.dumps(figures)}", file=sys.stderr, flush=True)
+
+
 def main(arguments: list[str]) -> int:
     """Serves with the settings that follow the seed; a seed of 0 means an engine without faults."""
     seed = int(arguments[0])
@@ -91,6 +115,7 @@ def main(arguments: list[str]) -> int:
 
     for module in (model, server):
         module.load_engine = load_faulty  # type: ignore[attr-defined]
+    server.Server = TellingServer  # type: ignore[misc]
     return server.serve(config)
 
 
