@@ -6,6 +6,8 @@ import os
 import pickle
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -190,6 +192,40 @@ async def test_a_database_overwritten_while_open_costs_no_exception(
         await cache.get("k")
         await cache.put("k", b"new")
     assert await cache.get("k") == b"new"
+
+
+_READS_WHAT_IS_CUT_OFF = """
+import asyncio, os, sys
+from pathlib import Path
+from wyoming_chattts import cache
+from wyoming_chattts.config import CacheConfig
+cache._RETRY_S = 0.0
+folder = Path(sys.argv[1])
+keys = [f"k{i}" for i in range(300)]
+async def main():
+    written = cache.SegmentCache(folder, CacheConfig())
+    for key in keys:
+        await written.put(key, bytes(9000))
+    await written.close()
+    read = cache.SegmentCache(folder, CacheConfig())
+    assert await read.get("k0") == bytes(9000)
+    os.truncate(folder / "segments" / "cache.db", int(sys.argv[2]))
+    for key in keys:
+        assert await read.get(key) in (None, bytes(9000))
+    for key in ("x", "y"):
+        await read.put(key, b"new")
+    print(await read.get("y"))
+    await read.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("size", [0, 8192])
+def test_a_database_cut_off_while_open_ends_no_process(folder: Path, size: int) -> None:
+    command = [sys.executable, "-c", _READS_WHAT_IS_CUT_OFF, str(folder), str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "b'new'"
 
 
 async def test_a_folder_deleted_while_running_is_made_again(

@@ -31,6 +31,8 @@ _T = TypeVar("_T")
 _MAGIC = b"WCT1"
 _HEADER = struct.Struct("<4sI")
 _SQLITE_TIMEOUT_S = 0.2
+_SQLITE_CACHE_PAGES = 1024
+"""What SQLite keeps of a database in memory: 4 MB of 4 KB pages (diskcache would grow to 32)."""
 _RETRY_S = 5.0
 _CLOSE_S = 2.0
 _PHRASE_LIMIT_BYTES = 8 * 1024 * 1024
@@ -208,6 +210,9 @@ class SegmentCache:
             eviction_policy="least-recently-used",
             cull_limit=10,
             statistics=1,
+            # a mapped file that is cut off ends the process that reads it (SIGBUS)
+            sqlite_mmap_size=0,
+            sqlite_cache_size=_SQLITE_CACHE_PAGES,
         )
 
     def _opened(self) -> diskcache.Cache:

@@ -13,16 +13,11 @@ from typing import Any
 
 from . import __version__
 from .addon_options import read_options
-from .config import ENV_PREFIX, Config, load, parse_override
+from .config import ENV_PREFIX, GOMP_SPINCOUNT, Config, load, parse_override
 from .errors import ChatTTSServerError
 from .logs import set_up
 
 COMMANDS = ("serve", "say", "voices", "cache", "model", "bench", "doctor", "health")
-
-# Threads of torch that wait for each other spin only so long (libgomp's own default is 300 000
-# turns). Where another process wants a core they would spin away the time of the one they wait
-# for: a step took 811 ms instead of 29 on two cores, and takes a few percent more on idle ones.
-SPINS = "1000"
 
 # flags that Home Assistant people know from other Wyoming servers, and the settings behind them
 _FLAGS: dict[str, str] = {
@@ -39,7 +34,7 @@ _FLAGS: dict[str, str] = {
 def run(argv: Sequence[str]) -> int:
     """Runs a command line; returns the exit status."""
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+        os.environ.setdefault("GOMP_SPINCOUNT", GOMP_SPINCOUNT)
     arguments = list(argv)
     if not arguments or (
         arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")

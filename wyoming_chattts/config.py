@@ -25,6 +25,10 @@ from pydantic import (
 from .errors import ConfigError
 
 ENV_PREFIX = "WYOMING_CHATTTS_"
+GOMP_SPINCOUNT = "1000"
+"""Turns that a thread of torch spins while it waits for another, unless the environment says
+otherwise; libgomp's own default is 300 000. Where another process wants a core, threads would
+spin away the time of the one they wait for (`bench busy` measures both)."""
 
 Milliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]

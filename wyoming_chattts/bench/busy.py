@@ -15,8 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..cli import SPINS
-from ..config import Config
+from ..config import GOMP_SPINCOUNT, Config
 from .report import Report, progress
 
 _LIBGOMPS_OWN = "300000"
@@ -34,7 +33,7 @@ print(json.dumps([step, 1000 * ours.codec_share()]))
 
 def measure(config: Config, folder: Path, options: argparse.Namespace, report: Report) -> None:
     """Prints the table."""
-    cases = list(itertools.product((_LIBGOMPS_OWN, SPINS), (False, True)))
+    cases = list(itertools.product((_LIBGOMPS_OWN, GOMP_SPINCOUNT), (False, True)))
     taken: dict[tuple[str, bool], list[list[float]]] = {case: [] for case in cases}
     for _ in progress(range(2 if options.quick else 5), "rounds"):
         for spins, busy in cases:

@@ -54,6 +54,11 @@ def _damage(folder: Path) -> None:
         file.write(os.urandom(4096))
 
 
+def _cut_off(folder: Path) -> None:
+    database = folder / "segments" / "cache.db"
+    os.truncate(database, database.stat().st_size // 2 // 4096 * 4096)
+
+
 def _block(folder: Path) -> None:
     segments = folder / "segments"
     shutil.rmtree(segments, ignore_errors=True)
@@ -88,6 +93,7 @@ def _cover(folder: Path) -> None:
 _SPOILERS = {
     "cache removed": _remove,
     "cache damaged": _damage,
+    "cache cut off": _cut_off,
     "cache blocked": _block,
     "cache locked": _lock,
     "cache full": _leave_no_room,

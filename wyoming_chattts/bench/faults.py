@@ -39,7 +39,13 @@ _TEXTS = tuple(
 _GOOD = {"plain": 40, "streamed": 20}
 _BAD = {"vanish": 12, "garbage": 8, "trickle": 8, "never reads": 6}
 _HOUSE = {
-    **{"cache removed": 1, "cache damaged": 1, "cache locked": 1, "cache blocked": 1},
+    **{
+        "cache removed": 1,
+        "cache damaged": 1,
+        "cache cut off": 0.5,
+        "cache locked": 1,
+        "cache blocked": 1,
+    },
     **{"no descriptors": 0.5, "model rewritten": 0.5},
 }
 _KILLED = {"killed": 0.3}
