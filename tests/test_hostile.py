@@ -215,6 +215,18 @@ async def test_a_stalled_listener_delays_nobody_and_is_let_go(
         writer.close()
 
 
+async def test_a_text_that_espeak_crashes_at_costs_nobody_the_server(
+    running: RunningServer,
+) -> None:
+    """It did: the C library lay in the server's process."""
+    for _, text in json.loads((Path(__file__).parent / "fuzz" / "espeak.json").read_text("utf-8")):
+        hostile, other = await asyncio.gather(
+            say(running.uri, text[:400]), say(running.uri, "The light is on.")
+        )
+        assert_whole(hostile)
+        assert_whole(other)
+
+
 async def test_text_of_the_household_is_not_logged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

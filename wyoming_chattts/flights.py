@@ -251,7 +251,7 @@ class Flights:
                 mels.append(output.mel)
             end = output.end
         if end is End.BROKEN:
-            raise EngineFailed("the model computed something that is not a number")
+            raise EngineFailed("what the engine made of a segment is not sound")
         flight.push(shape.finish())
         if not flight.chunks:
             raise EngineFailed("the engine made no sound for a segment")

@@ -230,7 +230,9 @@ class Server:
 
     async def _start_fallback(self) -> None:
         engine = FallbackEngine(self._config.fallback)
-        worker = self._worker(engine, ThreadPoolExecutor(1, thread_name_prefix="fallback"))
+        thread = ThreadPoolExecutor(1, thread_name_prefix="fallback")
+        thread.submit(engine.warm_up)
+        worker = self._worker(engine, thread)
         self.speech.fallback = worker
         _LOGGER.info(
             "speaking with the fallback voice (espeak-ng) until the ChatTTS model is loaded"

@@ -390,13 +390,13 @@ class Worker:
         return future.result()
 
     async def _recover_from_nonsense(self) -> None:
-        """A slot ended with something that is not a number: its request failed. Where that goes on,
+        """A slot ended with something that is not sound: its request failed. Where that goes on,
         the weights in memory are suspect, and the model is loaded again."""
         if self._failures_in_row + 1 >= self._config.reload_after_failures:
-            await self._recover(EngineFailed("the model's results are not numbers"))
+            await self._recover(EngineFailed("the engine's results are not sound"))
             return
         self._count_failure()
-        _LOGGER.error("the model computed something that is not a number")
+        _LOGGER.error("what the engine made of a segment is not sound")
 
     def _count_failure(self) -> None:
         self.stats.failures += 1

@@ -1,5 +1,7 @@
 """Other languages, letters with marks, and a household's own words."""
 
+import contextlib
+
 import pytest
 
 from wyoming_chattts.config import FallbackConfig, ReplacementConfig, load
@@ -45,17 +47,17 @@ def test_chinese_and_english_are_ours(text: str) -> None:
 def test_the_fallback_voice_speaks_them(language: str) -> None:
     spoken = FrontEnd().speak(SENTENCES[language])
     assert spoken.foreign
-    engine = FallbackEngine(FallbackConfig())
-    engine.start(0, Prompt(spoken.text, language=spoken.language), Sampling())
-    output = engine.burst(8)[0]
+    with contextlib.closing(FallbackEngine(FallbackConfig())) as engine:
+        engine.start(0, Prompt(spoken.text, language=spoken.language), Sampling())
+        output = engine.burst(8)[0]
     assert output.end is End.COMPLETE
     assert output.audio.size > 12_000
 
 
 def test_a_language_without_an_espeak_voice_is_spoken_all_the_same() -> None:
-    engine = FallbackEngine(FallbackConfig())
-    engine.start(0, Prompt("something to say", language="xx-none"), Sampling())
-    assert engine.burst(8)[0].audio.size > 12_000
+    with contextlib.closing(FallbackEngine(FallbackConfig())) as engine:
+        engine.start(0, Prompt("something to say", language="xx-none"), Sampling())
+        assert engine.burst(8)[0].audio.size > 12_000
 
 
 def test_letters_with_marks_keep_their_letter() -> None:

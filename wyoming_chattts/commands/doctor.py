@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -105,7 +106,8 @@ def _fallback(config: Config) -> tuple[bool, str]:
         return True, "off (fallback.enabled)"
     from ..engine.fallback import FallbackEngine
 
-    FallbackEngine(config.fallback).warm_up()
+    with contextlib.closing(FallbackEngine(config.fallback)) as engine:
+        engine.warm_up()
     return True, f"espeak-ng, {config.fallback.voice_en} and {config.fallback.voice_zh}"
 
 

@@ -83,7 +83,8 @@ class End(Enum):
     LIMIT = "limit"
     """Cut at `max_steps` without an end code: speech may be missing; not to be cached."""
     BROKEN = "broken"
-    """The model computed something that is not a number."""
+    """What came of it is not sound: the model computed something that is not a number, or the
+    fallback voice failed."""
     EMPTY = "empty"
     """The end code came first, with every noise that was tried."""
 

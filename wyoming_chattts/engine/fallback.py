@@ -1,17 +1,14 @@
 """The fallback voice: espeak-ng, so that the house speaks before ChatTTS's weights are there.
 
 Both languages, no download, a few milliseconds a sentence. Mixed text is cut into Chinese and
-other runs, each spoken by its own espeak voice. espeak-ng is one global state in a C library, so
-one instance serves the process, and calls into it are serialised.
+other runs, each spoken by its own espeak voice. A text that espeak-ng crashes at is said again
+without its signs.
 """
 
-import ctypes
 import logging
 import re
-import threading
-from functools import cache
+import unicodedata
 
-import espeakng_loader
 import numpy as np
 import soxr
 
@@ -29,16 +26,9 @@ from .base import (
     Sampling,
     SlotOutput,
 )
+from .espeak import Espeak
 
 _LOGGER = logging.getLogger(__name__)
-
-# espeak-ng's speak_lib.h
-_AUDIO_OUTPUT_SYNCHRONOUS = 2
-_INITIALIZE_DONT_EXIT = 0x8000
-_CHARS_UTF8 = 1
-_POS_CHARACTER = 1
-_PARAMETER_RATE = 1
-_OK = 0
 
 _CHINESE = re.compile(r"[⺀-鿿豈-﫿＀-￯]")
 _CONTROL_TOKEN = re.compile(r"\[[a-z_0-9]+\]", re.IGNORECASE)
@@ -46,61 +36,10 @@ _SPEAKABLE = re.compile(r"\w")
 _SLOTS = 4
 _LEVEL = 0.5
 """espeak-ng speaks up to full scale, louder than ChatTTS; resampled, its peaks would clip."""
-
-_Callback = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
-)
-
-
-class Espeak:
-    """The C library, loaded and initialised once. Use `espeak()`."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._chunks: list[bytes] = []
-        self._library = ctypes.CDLL(espeakng_loader.get_library_path())
-        # kept: C holds a pointer to it
-        self._callback = _Callback(self._receive)
-        self.rate = self._library.espeak_Initialize(
-            _AUDIO_OUTPUT_SYNCHRONOUS,
-            0,
-            espeakng_loader.get_data_path().encode(),
-            _INITIALIZE_DONT_EXIT,
-        )
-        if self.rate <= 0:
-            raise EngineFailed("espeak-ng did not start")
-        self._library.espeak_SetSynthCallback(self._callback)
-
-    def _receive(self, samples: "ctypes._Pointer[ctypes.c_short]", count: int, _events: int) -> int:
-        if samples and count > 0:
-            self._chunks.append(ctypes.string_at(samples, 2 * count))
-        return 0
-
-    def speak(self, text: str, voice: str, words_per_minute: int) -> FloatAudio:
-        """Samples at `rate`; an unknown voice is said and replaced. Raises `EngineFailed`."""
-        data = text.replace("\0", " ").encode("utf-8", "ignore") + b"\0"
-        with self._lock:
-            self._chunks.clear()
-            if self._library.espeak_SetVoiceByName(voice.encode()) != _OK:
-                _LOGGER.warning("espeak-ng has no voice %r; using its own choice", voice)
-                self._library.espeak_SetVoiceByName(b"en-us")
-            self._library.espeak_SetParameter(_PARAMETER_RATE, words_per_minute, 0)
-            status = self._library.espeak_Synth(
-                data, len(data), 0, _POS_CHARACTER, 0, _CHARS_UTF8, None, None
-            )
-            self._library.espeak_Synchronize()
-            pcm = b"".join(self._chunks)
-            self._chunks.clear()
-        if status != _OK:
-            raise EngineFailed(f"espeak-ng failed with status {status}")
-        audio: FloatAudio = np.frombuffer(pcm, dtype=np.int16).astype(np.float32) / 32768.0
-        return audio
-
-
-@cache
-def espeak() -> Espeak:
-    """The process's one espeak-ng."""
-    return Espeak()
+_SPOKEN = frozenset(("Lu", "Ll", "Lo", "Mn", "Mc", "Nd"))
+_PUNCTUATION = frozenset(".,!?;:'-。，！？；：、")
+_MARKS = re.compile(r"((?:[^\w\s.,!?;:'-]){3})(?:[^\w\s.,!?;:'-])+")
+_LONGEST_WORD = 40
 
 
 class FallbackEngine:
@@ -108,6 +47,7 @@ class FallbackEngine:
 
     def __init__(self, config: FallbackConfig) -> None:
         self._config = config
+        self._espeak = Espeak()
         self._waiting: dict[int, Prompt] = {}
         self.info = EngineInfo(
             name="espeak-ng",
@@ -126,28 +66,38 @@ class FallbackEngine:
         self._waiting[slot] = prompt
 
     def burst(self, n_steps: int) -> list[SlotOutput]:
-        """Speaks every waiting segment whole."""
+        """Speaks every waiting segment whole; one that espeak-ng cannot speak ends as `BROKEN`."""
         waiting, self._waiting = self._waiting, {}
         outputs = []
         for slot, prompt in waiting.items():
-            audio = self._speak(prompt)
-            end = End.COMPLETE if audio.size else End.EMPTY
+            try:
+                audio = self._speak(prompt)
+                end = End.COMPLETE if audio.size else End.EMPTY
+            except EngineFailed as error:
+                _LOGGER.error("the fallback voice failed at a segment: %s", error)
+                audio, end = EMPTY_AUDIO, End.BROKEN
             outputs.append(SlotOutput(slot, audio, None, audio.size // SAMPLES_PER_STEP, end))
         return outputs
 
     def _speak(self, prompt: Prompt) -> FloatAudio:
         # ChatTTS's speed 5 is its usual pace
         words_per_minute = round(self._config.rate_wpm * (1 + (prompt.style.speed - 5) * 0.08))
-        engine = espeak()
         parts = [
-            engine.speak(run, voice, words_per_minute)
+            self._say(run, voice, words_per_minute)
             for voice, run in self._runs(prompt)
             if _SPEAKABLE.search(run)
         ]
         if not parts:
             return EMPTY_AUDIO
-        audio: FloatAudio = soxr.resample(np.concatenate(parts), engine.rate, SAMPLE_RATE)
+        audio: FloatAudio = soxr.resample(np.concatenate(parts), self._espeak.rate, SAMPLE_RATE)
         return audio * _LEVEL
+
+    def _say(self, text: str, voice: str, words_per_minute: int) -> FloatAudio:
+        try:
+            return self._espeak.speak(text, voice, words_per_minute)
+        except EngineFailed as error:
+            _LOGGER.warning("%s; saying the segment again without its signs", error)
+            return self._espeak.speak(without_signs(text), voice, words_per_minute)
 
     def _runs(self, prompt: Prompt) -> list[tuple[str, str]]:
         """(voice, text) of the Chinese and other runs of a text."""
@@ -183,7 +133,23 @@ class FallbackEngine:
     def warm_up(self) -> None:
         """Loads the dictionaries of both languages."""
         for voice in (self._config.voice_en, self._config.voice_zh):
-            espeak().speak("a", voice, self._config.rate_wpm)
+            self._espeak.speak("a", voice, self._config.rate_wpm)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Ends espeak-ng's process."""
+        self._espeak.close()
+
+
+def without_signs(text: str) -> str:
+    """Letters, their marks, digits and the usual punctuation of a text, in words that end: what
+    espeak-ng can be trusted with."""
+    kept = "".join(
+        char if char in _PUNCTUATION or unicodedata.category(char) in _SPOKEN else " "
+        for char in text
+    )
+    kept = _MARKS.sub(r"\1", kept)
+    return " ".join(
+        word[start : start + _LONGEST_WORD]
+        for word in kept.split()
+        for start in range(0, len(word), _LONGEST_WORD)
+    )
