@@ -7,7 +7,7 @@ the standard library only, so that it starts at once.
 It says `HELLO` (samples a second) first. A request is `REQUEST` (words a minute, bytes of the
 voice's name, bytes of the text), the name, and the text in UTF-8; an answer is `ANSWER` (whether
 the voice is known, espeak-ng's status, bytes of sound) and the sound as 16-bit samples. It ends
-with its standard input, or where a text takes longer than `SECONDS`.
+with its standard input, or when its start or a text takes longer than `SECONDS`.
 """
 
 import ctypes
@@ -61,6 +61,7 @@ def main(library_path: str, data_path: str, limit_s: int) -> int:
             left -= 2 * count
         return _GO_ON if left > 0 else _NO_MORE
 
+    signal.alarm(limit_s)
     library = ctypes.CDLL(library_path)
     rate = library.espeak_Initialize(
         _AUDIO_OUTPUT_SYNCHRONOUS, 0, data_path.encode(), _INITIALIZE_DONT_EXIT
@@ -72,6 +73,7 @@ def main(library_path: str, data_path: str, limit_s: int) -> int:
         ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
     )(receive)
     library.espeak_SetSynthCallback(callback)
+    signal.alarm(0)
     answers.write(HELLO.pack(rate))
     answers.flush()
 
