@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wyoming.client import AsyncClient
@@ -13,10 +14,12 @@ from wyoming.info import Describe
 from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop
 
+from wyoming_chattts import worker as worker_module
 from wyoming_chattts.config import Config, EngineConfig, SamplingConfig, StreamConfig
 from wyoming_chattts.engine.base import Engine, Prompt
 from wyoming_chattts.engine.checkpoint import open_checkpoint
 from wyoming_chattts.engine.fast import FastEngine
+from wyoming_chattts.worker import Job
 
 from .harness import (
     assert_whole,
@@ -624,3 +627,55 @@ async def test_a_segment_that_nobody_needs_yet_waits_for_a_listener_who_is_short
         at_start.clear()
         assert_whole(await say(running.uri, f"{first} And the third follows it."))
         assert at_start[:2] == [0, 0]
+
+
+@pytest.mark.parametrize("novels", [2, 3])
+async def test_a_word_is_said_next_however_late_novels_are(
+    novels: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While a slot is free a word begins with the next burst, else with the next slot."""
+    monkeypatch.setattr(worker_module, "_MUCH_S", 1.0)
+    async with running_server(
+        monkeypatch, make_engine, **{"cache.enabled": False, "data_dir": str(tmp_path)}
+    ) as running:
+        worker, engine = running.server.speech.worker, running.engine
+        assert worker is not None
+        # slower than playing, so that all of the novels is overdue
+        engine.before_burst = lambda _count: time.sleep(0.4)
+        began: dict[int, tuple[int, int]] = {}
+        waited: list[tuple[int, int]] = []
+        submit = worker.submit
+
+        def note_submit(*args: Any, **kwargs: Any) -> Job:
+            job = submit(*args, **kwargs)
+            began[id(job.prompt)] = (engine.bursts, len(engine.starts))
+            return job
+
+        def note_start(prompt: Prompt) -> None:
+            if len(prompt.text) < 20:
+                bursts, starts = began[id(prompt)]
+                waited.append((engine.bursts - bursts, len(engine.starts) - starts))
+
+        def late() -> bool:
+            """Whether each novel was heard a while, and waits for more than it has."""
+            now = asyncio.get_running_loop().time()
+            heard = {j.listener for j in worker._running.values() if j.listener.audio_s > 1.0}
+            return len(heard) == novels == len({j.listener for j in worker._pending if j.due < now})
+
+        monkeypatch.setattr(worker, "submit", note_submit)
+        engine.before_start = note_start
+        readers = [
+            asyncio.create_task(say(running.uri, LONG.replace("weather", subject)))
+            for subject in ("garden", "kitchen", "heating")[:novels]
+        ]
+        for word in ("Hello there.", "Good morning.", "Lights on."):
+            await eventually(late)
+            assert_whole(await say(running.uri, word))
+        assert [starts for _, starts in waited] == [1, 1, 1]
+        if novels < worker.info.slots:
+            assert all(bursts <= 1 for bursts, _ in waited)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        engine.before_burst = lambda _count: None
+        await eventually(lambda: not worker.running)

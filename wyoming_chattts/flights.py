@@ -20,7 +20,7 @@ from .errors import EngineFailed, ShuttingDown, SpeechError
 from .text.frontend import VERSION as FRONT_END_VERSION
 from .text.frontend import Spoken
 from .voices import Voice
-from .worker import Job, Worker
+from .worker import Job, Listener, Worker
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ class Flight:
     """Loop time at which the first listener to do so runs dry."""
     background: bool
     """Nobody listens but a warm-up."""
+    listener: Listener
+    """Who needs it first."""
     chunks: list[bytes] = field(default_factory=list)
     done: bool = False
     error: SpeechError | None = None
@@ -107,13 +109,14 @@ class Flights:
         due: float,
         admitted: bool,
         background: bool,
+        listener: Listener,
     ) -> Flight:
         """Joins the flight of a segment, or begins one. Leave it with `leave()`."""
         prompt, sampling = self._prompt(spoken, voice)
         key = self._key(worker, prompt, sampling)
         flight = self._flights.get(key)
         if flight is None:
-            flight = Flight(key, due, background)
+            flight = Flight(key, due, background, listener)
             self._flights[key] = flight
             flight.task = asyncio.create_task(
                 self._fly(flight, worker, prompt, sampling, admitted),
@@ -122,9 +125,11 @@ class Flights:
         elif not background:
             # somebody listens now to what was warm-up, or sooner than the first one needed it
             flight.background = False
-            flight.due = min(flight.due, due)
+            if due < flight.due:
+                flight.due, flight.listener = due, listener
             if flight.job is not None:
-                flight.job.background, flight.job.due = False, flight.due
+                flight.job.background = False
+                flight.job.due, flight.job.listener = flight.due, flight.listener
         flight.listeners += 1
         return flight
 
@@ -211,6 +216,7 @@ class Flights:
                 prompt,
                 sampling,
                 due=flight.due,
+                listener=flight.listener,
                 admitted=admitted,
                 background=flight.background,
             )

@@ -26,7 +26,7 @@ from .metrics import Timings
 from .text.frontend import FrontEnd, Spoken
 from .text.segment import Segmenter
 from .voices import Voice
-from .worker import NEVER, Worker
+from .worker import NEVER, Listener, Worker
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -165,6 +165,7 @@ class _Request:
     skipped: str | None = None
     """Language of a segment that nobody could say."""
     worker: Worker | None = None
+    listener: Listener = field(default_factory=Listener)
     gains_db: dict[str, float] = field(default_factory=dict)
     """Gain by loudness key, as it was when first needed: it must not change within a request."""
     flights: list[Flight] = field(default_factory=list)
@@ -289,6 +290,7 @@ class _Request:
             due=NEVER if self.background else due,
             admitted=not first,
             background=self.background,
+            listener=self.listener,
         )
         self.flights.append(flight)
         self.timings.segments += 1

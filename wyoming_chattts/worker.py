@@ -47,6 +47,19 @@ only decoding side by side keeps up at all."""
 _DECAY = 0.95
 _ENOUGH_STEPS = 40
 """Steps after which the pace of one slot is known."""
+_MUCH_S = 20.0
+"""A listener who has had this much takes turns with those who wait; up to there a sentence that has
+begun is finished first."""
+
+
+@dataclass(eq=False, slots=True)
+class Listener:
+    """Whose segments share the slots fairly with those of others: one request."""
+
+    left_at: float = -math.inf
+    """Loop time at which a segment of theirs last left a slot."""
+    audio_s: float = 0.0
+    """What has been made for them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -58,6 +71,7 @@ class Job:
     due: float
     """Loop time at which its listener runs dry; the smallest is served first."""
     background: bool
+    listener: Listener
     number: int
     submitted_at: float
     cancelled: bool = False
@@ -80,6 +94,12 @@ class Job:
             yield output
             if output.end is not None:
                 return
+
+    def claim(self) -> float:
+        """Loop time by which those who wait are served; the smallest first."""
+        if self.listener.audio_s < _MUCH_S:
+            return self.due
+        return max(self.due, self.listener.left_at)
 
     def is_tight(self, now: float) -> bool:
         """Whether its listener waits, or is about to run dry."""
@@ -198,10 +218,11 @@ class Worker:
         sampling: Sampling,
         *,
         due: float,
+        listener: Listener,
         admitted: bool = False,
         background: bool = False,
     ) -> Job:
-        """Queues a segment.
+        """Queues a segment of `listener`.
 
         `admitted` marks a later segment of a request that was let in already, `background` one
         that nobody listens to. Raises `Busy` where the queue is full.
@@ -214,7 +235,7 @@ class Worker:
             self.stats.refused += 1
             raise Busy(f"{self.pending} requests are waiting already")
         now = asyncio.get_running_loop().time()
-        job = Job(prompt, sampling, due, background, next(self._numbers), now)
+        job = Job(prompt, sampling, due, background, listener, next(self._numbers), now)
         self.stats.jobs += 1
         self._pending.append(job)
         self._wake.set()
@@ -300,21 +321,29 @@ class Worker:
         free = sorted(set(range(slots)) - self._running.keys())
         starts: list[tuple[int, Job]] = []
         now = asyncio.get_running_loop().time()
-        for job in sorted(self._pending, key=lambda j: (j.background, j.due, j.number)):
+        served = {job.listener for job in self._running.values()}
+        waiting = list(self._pending)
+        while waiting:
+            # one segment of each listener before the second of any
+            job = min(
+                waiting, key=lambda j: (j.background, j.listener in served, j.claim(), j.number)
+            )
             unhurried = job.background or job.due > now + _AHEAD_S
             if unhurried and self._must_wait(now):
                 break
             if not free and not job.background and (taken := self._evict_background()) is not None:
                 stops.append(taken)
                 free = [taken]
-            if not free or (unhurried and len(free) < 2 and slots > 1):
+            spare = unhurried or job.listener in served
+            if not free or (spare and len(free) < 2 and slots > 1):
                 break
             slot = free.pop(0)
             starts.append((slot, job))
             self._running[slot] = job
+            served.add(job.listener)
+            waiting.remove(job)
             job.started_at = now
-        started = {id(job) for _, job in starts}
-        self._pending = [job for job in self._pending if id(job) not in started]
+        self._pending = waiting
         return _Turn(stops, starts, bursting=bool(self._running))
 
     def _evict_background(self) -> int | None:
@@ -356,8 +385,10 @@ class Worker:
             if job.first_at is None:
                 job.first_at = asyncio.get_running_loop().time()
             job.audio_s += output.audio.size / SAMPLE_RATE
+            job.listener.audio_s += output.audio.size / SAMPLE_RATE
         if output.end is not None:
             del self._running[output.slot]
+            job.listener.left_at = asyncio.get_running_loop().time()
             self.stats.steps += output.steps
         if not job.cancelled:
             job.outputs.put_nowait(output)
