@@ -641,7 +641,7 @@ async def test_a_word_is_said_next_however_late_novels_are(
         worker, engine = running.server.speech.worker, running.engine
         assert worker is not None
         # slower than playing, so that all of the novels is overdue
-        engine.before_burst = lambda _count: time.sleep(0.4)
+        engine.before_burst = lambda _count: time.sleep(0.25)
         began: dict[int, tuple[int, int]] = {}
         waited: list[tuple[int, int]] = []
         submit = worker.submit
@@ -668,10 +668,10 @@ async def test_a_word_is_said_next_however_late_novels_are(
             asyncio.create_task(say(running.uri, LONG.replace("weather", subject)))
             for subject in ("garden", "kitchen", "heating")[:novels]
         ]
-        for word in ("Hello there.", "Good morning.", "Lights on."):
+        for word in ("Hello there.", "Good morning."):
             await eventually(late)
             assert_whole(await say(running.uri, word))
-        assert [starts for _, starts in waited] == [1, 1, 1]
+        assert [starts for _, starts in waited] == [1, 1]
         if novels < worker.info.slots:
             assert all(bursts <= 1 for bursts, _ in waited)
         for reader in readers:
