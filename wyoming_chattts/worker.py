@@ -186,8 +186,9 @@ class Worker:
 
     @property
     def pending(self) -> int:
-        """Requests that wait for a slot."""
-        return sum(not job.background for job in self._pending)
+        """Requests that wait for a slot and have none."""
+        served = {job.listener for job in self._running.values()}
+        return len({job.listener for job in self._pending if not job.background} - served)
 
     @property
     def running(self) -> int:

@@ -34,7 +34,7 @@ _WORDS = (
 ).split()
 _BYTES_PER_SECOND = 48_000
 _SHARES = (0.5, 0.9, 2.0, 0.5)
-_NOVELISTS = (0, 1, 3)
+_NOVELISTS = (0, 1, 3, 8)
 _NOVEL_SENTENCES = 60
 _LISTENERS = (1, 2, 4)
 _AUDIBLE_S = 0.02
