@@ -47,7 +47,7 @@ only decoding side by side keeps up at all."""
 _DECAY = 0.95
 _ENOUGH_STEPS = 40
 """Steps after which the pace of one slot is known."""
-_MUCH_S = 20.0
+_MUCH_S = 10.0
 """A listener who has had this much takes turns with those who wait; up to there a sentence that has
 begun is finished first."""
 
