@@ -119,7 +119,7 @@ async def attack(folder: Path, count: int, seed: int) -> Findings:
     """Runs the whole of it."""
     found, chance = Findings(), random.Random(seed)
     with tempfile.TemporaryDirectory() as work:
-        truth = await _truth(folder, Path(work) / "truth")
+        truth, found.before = await _without_faults(folder, Path(work) / "truth")
         # a copy: its files are written anew meanwhile
         copy = Path(work) / "model"
         shutil.copytree(folder, copy)
@@ -129,9 +129,6 @@ async def attack(folder: Path, count: int, seed: int) -> Findings:
         server.mounted = disk_faults.mount(cache, f"size={CACHE_MB}m")
         try:
             await asyncio.to_thread(server.start)
-            for text in _TEXTS[:3]:
-                await speak(server.uri, text)
-            found.before = await server.figures()
             async with _beside(server.supervise(), _watch(server, found)):
                 last = int(count * _LAST_PART)
                 await _storm(server, found, truth, count - last, chance, _HOUSE | _KILLED)
@@ -143,6 +140,7 @@ async def attack(folder: Path, count: int, seed: int) -> Findings:
         finally:
             if server.process is not None and server.process.poll() is None:
                 server.process.kill()
+                server.process.wait()
             if server.mounted:
                 disk_faults.unmount(cache)
         found.restarts = server.restarts
@@ -152,12 +150,13 @@ async def attack(folder: Path, count: int, seed: int) -> Findings:
     return found
 
 
-async def _truth(folder: Path, data: Path) -> dict[str, bytes]:
-    """Each text's audio without faults."""
+async def _without_faults(folder: Path, data: Path) -> tuple[dict[str, bytes], dict[str, float]]:
+    """Each text's audio, and what the process then holds, without faults."""
     server = Supervised(folder, data, 0, faults=False)
     await asyncio.to_thread(server.start)
     try:
-        return {text: (await speak(server.uri, text)).pcm for text in _TEXTS}
+        truth = {text: (await speak(server.uri, text)).pcm for text in _TEXTS}
+        return truth, await server.figures()
     finally:
         server.stop()
 
