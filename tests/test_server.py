@@ -1,8 +1,10 @@
 """The server as its clients see it: real TCP, the tiny checkpoint, real engines."""
 
 import asyncio
+import itertools
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -275,6 +277,31 @@ async def test_repeated_failure_reloads_the_model(
             assert answer.error is not None and answer.error.code == "engine_failed"
         await eventually(lambda: len(running.engines) == 2)
         assert_whole(await say(running.uri, "This will work."))
+
+
+async def test_a_reload_that_hangs_ends_the_server_with_status_70(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(worker_module, "_RELOAD_S", 0.3)
+    made, gate = itertools.count(), threading.Event()
+
+    def make(config: Config) -> Engine:
+        if next(made):
+            gate.wait(30)
+        return make_engine(config)
+
+    async with running_server(
+        monkeypatch, make, data_dir=str(tmp_path), **{"worker.reload_after_failures": 1}
+    ) as running:
+
+        def fail(_count: int) -> None:
+            raise RuntimeError("a fault for the test")
+
+        running.engine.before_burst = fail
+        answer = await say(running.uri, "This will fail.")
+        assert answer.error is not None and answer.error.code == "engine_failed"
+        assert await asyncio.wait_for(asyncio.shield(running.task), 10) == 70
+        gate.set()
 
 
 async def test_a_lost_device_ends_the_server_with_status_70(
@@ -661,7 +688,7 @@ async def test_what_waits_of_novels_does_not_fill_the_queue(
         await eventually(lambda: not worker.running)
 
 
-@pytest.mark.parametrize("novels", [2, 3])
+@pytest.mark.parametrize("novels", [2, 3, 6])
 async def test_a_word_is_said_next_however_late_novels_are(
     novels: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -691,14 +718,14 @@ async def test_a_word_is_said_next_however_late_novels_are(
         def late() -> bool:
             """Whether each novel was heard a while, and waits for more than it has."""
             now = asyncio.get_running_loop().time()
-            heard = {j.listener for j in worker._running.values() if j.listener.audio_s > 1.0}
-            return len(heard) == novels == len({j.listener for j in worker._pending if j.due < now})
+            late = {j.listener for j in worker._pending if j.due < now}
+            return sum(listener.audio_s > 1.0 for listener in late) == novels
 
         monkeypatch.setattr(worker, "submit", note_submit)
         engine.before_start = note_start
         readers = [
             asyncio.create_task(say(running.uri, LONG.replace("weather", subject)))
-            for subject in ("garden", "kitchen", "heating")[:novels]
+            for subject in ("garden", "kitchen", "heating", "music", "window", "hall")[:novels]
         ]
         await eventually(late)
         assert_whole(await say(running.uri, "Hello there."))

@@ -50,6 +50,10 @@ _ENOUGH_STEPS = 40
 _MUCH_S = 10.0
 """A listener who has had this much takes turns with those who wait; up to there a sentence that has
 begun is finished first."""
+_GIVES_WAY_S = 10.0
+"""How much longer such a listener waits for the next turn than one who has had less."""
+_RELOAD_S = 120.0
+"""Time to load the model again; far above what it takes from a slow disk."""
 
 
 @dataclass(eq=False, slots=True)
@@ -99,7 +103,7 @@ class Job:
         """Loop time by which those who wait are served; the smallest first."""
         if self.listener.audio_s < _MUCH_S:
             return self.due
-        return max(self.due, self.listener.left_at)
+        return max(self.due, self.listener.left_at + _GIVES_WAY_S)
 
     def is_tight(self, now: float) -> bool:
         """Whether its listener waits, or is about to run dry."""
@@ -412,13 +416,16 @@ class Worker:
                 if not future.done():
                     future.set_result(audio)
 
-    async def _in_thread(self, function: Callable[..., _T], *args: object) -> _T:
-        """Runs a call on the inference thread; one that does not return within `stall_s` means
-        that the engine hangs, and nothing but a new process helps."""
+    async def _in_thread(
+        self, function: Callable[..., _T], *args: object, limit_s: float | None = None
+    ) -> _T:
+        """Runs a call on the inference thread; one that does not return within `limit_s` (if not
+        given, `stall_s`) means that the engine hangs, and nothing but a new process helps."""
+        limit_s = self._config.stall_s if limit_s is None else limit_s
         future = asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
-        done, _ = await asyncio.wait([future], timeout=self._config.stall_s)
+        done, _ = await asyncio.wait([future], timeout=limit_s)
         if not done:
-            raise EngineLost(f"the engine has not answered for {self._config.stall_s:g} s")
+            raise EngineLost(f"the engine has not answered for {limit_s:g} s")
         return future.result()
 
     async def _recover_from_nonsense(self) -> None:
@@ -450,9 +457,8 @@ class Worker:
                 await self._in_thread(self._engine.reset)
                 return
             _LOGGER.warning("reloading the model after %d failures in a row", self._failures_in_row)
-            reload = self._reload
             await self._in_thread(self._engine.close)
-            self._engine = await asyncio.get_running_loop().run_in_executor(self._thread, reload)
+            self._engine = await self._in_thread(self._reload, limit_s=_RELOAD_S)
             self.stats.reloads += 1
             self._failures_in_row = 0
         except EngineLost:

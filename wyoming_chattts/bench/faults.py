@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import random
 import shutil
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -48,7 +49,8 @@ _HOUSE = {
     },
     **{"no descriptors": 0.5, "model rewritten": 0.5},
 }
-_KILLED = {"killed": 0.3}
+_ENDS = {"killed": 0.3, "hung": 0.1}
+"""Faults after which there is another process."""
 _MOUNTED = {"cache full": 1, "cache read-only": 1}
 """Faults of a file system, where this process may mount one."""
 _ALLOWED = {"ok", "busy", "timeout", "engine_failed", "model_unavailable", "shutting_down"}
@@ -131,7 +133,7 @@ async def attack(folder: Path, count: int, seed: int) -> Findings:
             await asyncio.to_thread(server.start)
             async with _beside(server.supervise(), _watch(server, found)):
                 last = int(count * _LAST_PART)
-                await _storm(server, found, truth, count - last, chance, _HOUSE | _KILLED)
+                await _storm(server, found, truth, count - last, chance, _HOUSE | _ENDS)
                 await _storm(server, found, truth, last, chance, _HOUSE)
                 await _calm(server, found, truth)
             status = await asyncio.to_thread(server.stop)
@@ -231,8 +233,13 @@ async def _storm(
         if not task.cancelled() and (error := task.exception()) is not None:
             found.wrong.append(f"the harness itself failed: {error!r}")
 
-    for _ in range(count):
-        (kind,) = chance.choices(list(kinds), weights=list(kinds.values()))
+    # each kind at least once
+    schedule = chance.choices(
+        list(kinds), weights=list(kinds.values()), k=max(0, count - len(kinds))
+    )
+    schedule += kinds
+    chance.shuffle(schedule)
+    for kind in schedule:
         await room.acquire()
         own = random.Random(chance.random())
         task = asyncio.create_task(one(kind, chance.choice(_TEXTS), own))
@@ -254,8 +261,9 @@ async def _do(kind: str, text: str, chance: random.Random, server: Supervised) -
         case "never reads":
             return await never_reads(server.uri, text, chance)
         case "killed":
-            if server.process is not None and server.down_since is None:
-                server.process.kill()
+            server.send_signal(signal.SIGKILL)
+        case "hung":
+            server.send_signal(signal.SIGUSR2)
         case "no descriptors":
             await server.take_descriptors()
         case _:

@@ -10,6 +10,7 @@ import logging
 import random
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -25,10 +26,13 @@ FIGURES = "figures "
 """How a line begins in which the process tells what it holds."""
 
 # faults by how often a burst has one
-_CHANCES = {"raise": 0.004, "memory": 0.003, "nan": 0.004, "slow": 0.002, "hang": 0.0004}
+_CHANCES = {"raise": 0.004, "memory": 0.003, "nan": 0.004, "slow": 0.002}
 _START_CHANCE = 0.005
 _CLOCK_CHANCE = 0.01
 _CLOCK_JUMP_S = 400 * 86_400
+
+_HANGS = threading.Event()
+"""Set when the engine is to hang: at its next burst, for good."""
 
 
 class FaultyEngine:
@@ -56,6 +60,9 @@ class FaultyEngine:
         if self._chance.random() < _CLOCK_CHANCE:
             # as where a machine without a battery hears the time from the network
             self._clock_s = self._chance.uniform(-_CLOCK_JUMP_S, _CLOCK_JUMP_S)
+        if _HANGS.is_set():
+            _LOGGER.warning("fault: hang")
+            time.sleep(3600)
         roll = self._chance.random()
         for kind, chance in _CHANCES.items():
             if roll < chance:
@@ -80,16 +87,19 @@ class FaultyEngine:
                 finally:
                     embed.copy_(kept)
             return outputs
-        time.sleep(0.5 if kind == "slow" else 3600)
+        time.sleep(0.5)
         return self.burst(n_steps)
 
 
 class TellingServer(server.Server):
-    """A server that tells on SIGUSR1 what it holds, in a line of standard error."""
+    """A server that tells on SIGUSR1 what it holds, in a line of standard error, and whose engine
+    hangs from SIGUSR2 on."""
 
     async def run(self) -> int:
         """Serves until the end."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._tell)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self._tell)
+        loop.add_signal_handler(signal.SIGUSR2, _HANGS.set)
         return await super().run()
 
     def _tell(self) -> None:

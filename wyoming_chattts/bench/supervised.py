@@ -111,6 +111,11 @@ class Supervised:
         current = [] if self.down_since is None else [(self.down_since, end)]
         return any(a <= end + CLOSE_S and begin <= b + CLOSE_S for a, b in [*self.downs, *current])
 
+    def send_signal(self, number: int) -> None:
+        """Sends a signal to the process, if there is one that speaks."""
+        if self.process is not None and self.down_since is None:
+            self.process.send_signal(number)
+
     def stop(self) -> int:
         """Ends the process in order; returns its status."""
         assert self.process is not None
