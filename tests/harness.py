@@ -121,6 +121,7 @@ class WatchedEngine:
         self.starts: list[Prompt] = []
         self.stops: list[int] = []
         self.resets = 0
+        self.closed = False
         self.before_burst: Callable[[int], None] = lambda _count: None
         self.before_start: Callable[[Prompt], None] = lambda _prompt: None
         self.gate = threading.Event()
@@ -157,7 +158,8 @@ class WatchedEngine:
         self.engine.warm_up()
 
     def close(self) -> None:
-        """Kept open: the engine serves several tests."""
+        """What is below stays open: it serves several tests."""
+        self.closed = True
         self.engine.reset()
 
 

@@ -230,19 +230,26 @@ async def test_a_drain_ends_in_time_for_peers_that_do_not_read(
 
 
 async def test_without_descriptors_one_line_is_logged_and_callers_wait(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, "--set", "model.download=false") as server:
-        server.wait_for("speaking with the fallback voice")
+    (tmp_path / "voices").mkdir()
+    (tmp_path / "voices" / "own.yaml").write_text("seed: 5\n")
+    options = {"model.download": "false", "voices.default": "own", "voices.rescan_s": "0.1"}
+    settings = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
+    with ServerProcess(tmp_path, *settings) as server:
+        # the last line of a start without a model
+        server.wait_for("trying again in")
         pid = server.process.pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        assert (await describe(server.uri)).tts
+        before = await describe(server.uri)
+        assert before.tts[0].voices[0].name == "own"
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, hard))
         waiting = asyncio.create_task(describe(server.uri))
         await asyncio.to_thread(server.wait_for, "no connection can be accepted now")
+        await asyncio.to_thread(server.wait_for, "the voices cannot be looked at now")
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
-        assert (await waiting).tts
+        assert await waiting == before
         assert server.stop() == 0
         assert sum("accept" in line for line in server.lines) == 1
-        assert not any("Traceback" in line for line in server.lines)
+        assert [line for line in server.lines if "Traceback" in line or "voice 'own'" in line] == []
 
 
 async def test_requests_while_stopping_are_told_so(tiny_dir: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The server as its clients see it: real TCP, the tiny checkpoint, real engines."""
 
 import asyncio
+import errno
 import itertools
 import shutil
 import sqlite3
@@ -21,9 +22,12 @@ from wyoming_chattts.config import Config, EngineConfig, SamplingConfig, StreamC
 from wyoming_chattts.engine.base import Engine, Prompt
 from wyoming_chattts.engine.checkpoint import open_checkpoint
 from wyoming_chattts.engine.fast import FastEngine
+from wyoming_chattts.speech import Speech
+from wyoming_chattts.voices import Voices
 from wyoming_chattts.worker import Job
 
 from .harness import (
+    WatchedEngine,
     assert_whole,
     collect,
     describe,
@@ -277,6 +281,65 @@ async def test_repeated_failure_reloads_the_model(
             assert answer.error is not None and answer.error.code == "engine_failed"
         await eventually(lambda: len(running.engines) == 2)
         assert_whole(await say(running.uri, "This will work."))
+
+
+class FailsAtFirst:
+    """Raises at the first of its calls; `call` is what the others go to."""
+
+    def __init__(self, call: Callable[..., Any], error: Exception) -> None:
+        self._call, self._error, self.calls = call, error, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        if self.calls == 1:
+            raise self._error
+        return self._call(*args)
+
+
+async def test_a_model_that_fails_at_its_first_warm_up_is_loaded_again(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    warm_up = FailsAtFirst(WatchedEngine.warm_up, RuntimeError("out of memory, for the test"))
+    monkeypatch.setattr(WatchedEngine, "warm_up", lambda engine: warm_up(engine))
+    async with running_server(
+        monkeypatch, make_engine, data_dir=str(tmp_path), **{"model.retry_min_s": 0.01}
+    ) as running:
+        assert [engine.closed for engine in running.engines] == [True, False]
+        assert_whole(await say(running.uri, "The second try is warm."))
+
+
+@pytest.mark.parametrize("step", [(Speech, "prepare"), (Voices, "resolve")])
+async def test_a_start_that_fails_once_is_tried_again(
+    step: tuple[type, str],
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    # for a moment the process may be without descriptors, memory or threads
+    owner, name = step
+    call = FailsAtFirst(getattr(owner, name), OSError(errno.EMFILE, "a fault for the test"))
+    monkeypatch.setattr(owner, name, lambda *args: call(*args))
+    async with running_server(
+        monkeypatch, make_engine, data_dir=str(tmp_path), **{"model.retry_min_s": 0.01}
+    ) as running:
+        assert call.calls >= 2 and len(running.engines) == 1
+        assert_whole(await say(running.uri, "It starts all the same."))
+
+
+async def test_a_device_lost_while_loading_ends_the_server_with_status_70(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with running_server(
+        monkeypatch,
+        make_engine,
+        data_dir=str(tmp_path),
+        **{"engine.unload_after_s": 0.05, "model.retry_min_s": 0.05},
+    ) as running:
+        await eventually(lambda: running.server.speech.asleep)
+        lost = RuntimeError("CUDA error: unknown error")
+        monkeypatch.setattr(WatchedEngine, "warm_up", FailsAtFirst(lambda: None, lost))
+        await say(running.uri, "This one wakes the model.")
+        assert await asyncio.wait_for(asyncio.shield(running.task), 30) == 70
 
 
 async def test_a_reload_that_hangs_ends_the_server_with_status_70(

@@ -16,6 +16,7 @@ ChatTTSServerError
     └── ShuttingDown       shutting_down
 """
 
+import errno
 from pathlib import Path
 from typing import ClassVar
 
@@ -97,3 +98,11 @@ class ShuttingDown(SpeechError):
     """The server is stopping."""
 
     code = "shutting_down"
+
+
+def is_exhausted(error: object) -> bool:
+    """Whether the process or the machine is out of descriptors or memory: so now, not for good."""
+    return isinstance(error, OSError) and error.errno in _EXHAUSTED
+
+
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}

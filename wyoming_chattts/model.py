@@ -9,15 +9,15 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from .config import Config
+from .config import Config, ModelConfig
 from .engine.base import Engine
 from .engine.checkpoint import HashMemo, download, open_checkpoint
 from .engine.layout import present
-from .errors import ChatTTSServerError, CheckpointError, DamagedFile
+from .errors import ChatTTSServerError, CheckpointError, DamagedFile, EngineLost
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -68,9 +68,13 @@ def fetch(config: Config) -> None:
 
 
 async def obtain_engine(config: Config, inference: ThreadPoolExecutor) -> Engine:
-    """Keeps trying until an engine is loaded in the inference thread."""
-    pause = config.model.retry_min_s
-    while True:
+    """Keeps trying until an engine is loaded and warm in the inference thread.
+
+    Raises `EngineLost`, after the pause that comes before another try, where only a new process
+    can use the GPU.
+    """
+    loop = asyncio.get_running_loop()
+    for pause in retry_pauses(config.model):
         try:
             if not present(config.model_path):
                 if not config.model.download:
@@ -78,11 +82,7 @@ async def obtain_engine(config: Config, inference: ThreadPoolExecutor) -> Engine
                         f"{config.model_path} holds no ChatTTS model, and model.download is off"
                     )
                 await in_daemon_thread(lambda: fetch(config))
-            begin = time.monotonic()
-            loop = asyncio.get_running_loop()
-            engine = await loop.run_in_executor(inference, load_engine, config)
-            _LOGGER.info("loaded the model in %.1f s", time.monotonic() - begin)
-            return engine
+            return await loop.run_in_executor(inference, _load_warm, config)
         except DamagedFile as error:
             _LOGGER.error("%s", error)
             if config.model.dir is None and config.model.download:
@@ -91,12 +91,44 @@ async def obtain_engine(config: Config, inference: ThreadPoolExecutor) -> Engine
                 error.path.unlink(missing_ok=True)
         except ChatTTSServerError as error:
             _LOGGER.error("%s", error)
-        # torch raises RuntimeError for anything from memory to drivers
-        except (RuntimeError, OSError, MemoryError, ImportError) as error:
+        # torch alone raises RuntimeError for anything from memory to drivers
+        except Exception as error:
             _LOGGER.error("the model cannot be loaded: %s", error, exc_info=error)
+            if is_fatal(error):
+                await asyncio.sleep(pause)
+                raise EngineLost(str(error)) from error
         _LOGGER.info("trying again in %.0f s", pause)
         await asyncio.sleep(pause)
-        pause = min(2 * pause, config.model.retry_max_s)
+    raise AssertionError("the pauses never end")
+
+
+def _load_warm(config: Config) -> Engine:
+    begin = time.monotonic()
+    engine = load_engine(config)
+    _LOGGER.info("loaded the model in %.1f s", time.monotonic() - begin)
+    try:
+        engine.warm_up()
+    except BaseException:
+        # what it holds of the GPU's memory is needed by the next try
+        engine.close()
+        raise
+    return engine
+
+
+def retry_pauses(model: ModelConfig) -> Iterator[float]:
+    """Seconds to wait after each failure, growing from `retry_min_s` to `retry_max_s`; endless."""
+    pause = model.retry_min_s
+    while True:
+        yield pause
+        pause = min(2 * pause, model.retry_max_s)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether an error means that this process cannot use its GPU again."""
+    # imported late: torch is loaded by the time an engine can fail
+    from .engine.device import is_fatal
+
+    return is_fatal(error)
 
 
 def settle() -> None:

@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,26 @@ from .cache import SegmentCache
 from .config import Config, read_lines
 from .engine.base import Engine
 from .engine.fallback import FallbackEngine
-from .errors import EXIT_ENGINE_LOST, Busy, ConfigError, EngineLost, ShuttingDown, SpeechError
+from .errors import (
+    EXIT_ENGINE_LOST,
+    Busy,
+    ConfigError,
+    EngineLost,
+    ShuttingDown,
+    SpeechError,
+    is_exhausted,
+)
 from .handler import Connection, Services
 from .logs import PeerLog
-from .model import in_daemon_thread, load_engine, obtain_engine, settle, unsettle
+from .model import (
+    in_daemon_thread,
+    is_fatal,
+    load_engine,
+    obtain_engine,
+    retry_pauses,
+    settle,
+    unsettle,
+)
 from .speech import Speech, whole
 from .status import ServerStatus
 from .voices import LANGUAGES, Voice, Voices
@@ -93,7 +108,7 @@ class Server:
         """For `loop.set_exception_handler`: where descriptors run out, asyncio tells of every
         connection that it cannot accept, a hundred at once (it tries again by itself)."""
         error = context.get("exception")
-        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        if is_exhausted(error):
             self._peers.warn("", "no connection can be accepted now: %s", error)
         else:
             loop.default_exception_handler(context)
@@ -206,16 +221,29 @@ class Server:
         try:
             if self._config.fallback.enabled:
                 await self._start_fallback()
-            await self.speech.prepare()
+            await self._insist(self.speech.prepare)
             await self._start_engine()
             await self._warm_up_phrases()
             while self._config.engine.unload_after_s is not None:
                 await self._sleep_when_idle(self._config.engine.unload_after_s)
-        except asyncio.CancelledError:
-            raise
-        # last resort: a fault here must be seen, and the fallback voice goes on
+        except EngineLost as error:
+            self._engine_lost(error)
+        # last resort: a fault here must be seen, and the server goes on with what it has
         except Exception as error:
-            _LOGGER.error("starting the model failed: %s", error, exc_info=error)
+            _LOGGER.error("the start did not come to its end: %s", error, exc_info=error)
+
+    async def _insist(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeats a step of the start, with growing pauses, until it succeeds."""
+        for pause in retry_pauses(self._config.model):
+            try:
+                await step()
+            # whatever it was may be over by then: no memory, no descriptors, no threads
+            except Exception as error:
+                _LOGGER.error("starting failed: %s", error, exc_info=error)
+            else:
+                return
+            _LOGGER.info("trying again in %.0f s", pause)
+            await asyncio.sleep(pause)
 
     async def _follow_voices(self) -> None:
         """Takes in what changes in the folder of voices."""
@@ -224,6 +252,8 @@ class Server:
             try:
                 if await in_daemon_thread(self._voices.refresh):
                     _LOGGER.info("the voices changed: there are %d", len(self._voices.all()))
+            except OSError as error:
+                self._peers.warn("voices", "the voices cannot be looked at now: %s", error)
             # last resort: a fault in a voice must not end the looking
             except Exception as error:
                 _LOGGER.error("reading the voices failed: %s", error, exc_info=error)
@@ -241,8 +271,7 @@ class Server:
     async def _start_engine(self) -> None:
         inference = ThreadPoolExecutor(1, thread_name_prefix="inference")
         engine = await obtain_engine(self._config, inference)
-        await asyncio.get_running_loop().run_in_executor(inference, engine.warm_up)
-        await in_daemon_thread(self._voices.resolve)
+        await self._insist(lambda: in_daemon_thread(self._voices.resolve))
         await asyncio.get_running_loop().run_in_executor(inference, settle)
         self.speech.worker = self._worker(engine, inference)
         _LOGGER.info(
@@ -292,7 +321,7 @@ class Server:
             self._config.worker,
             reload=reload,
             on_lost=self._engine_lost,
-            is_fatal=_is_fatal,
+            is_fatal=is_fatal,
             thread=thread,
         )
         worker.start()
@@ -347,20 +376,12 @@ class Server:
             await asyncio.wait([task for task, _ in left], timeout=_ABORT_S)
 
 
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _WARM_UP_TRIES = 100
 _IDLE_LOOK_S = 0.1
 
 
 async def _discard(_pcm: bytes) -> None:
     """Warm-up has no listener."""
-
-
-def _is_fatal(error: BaseException) -> bool:
-    # imported late: torch is loaded by the time an engine can fail
-    from .engine.device import is_fatal
-
-    return is_fatal(error)
 
 
 async def _listed_phrases(config: Config) -> list[str]:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from .atomic import write_json, write_text
 from .config import VoiceConfig, explain
-from .errors import VoiceError
+from .errors import VoiceError, is_exhausted
 
 _SUFFIXES = (".yaml", ".pt", ".txt")
 """From strong to weak, where several files have one name."""
@@ -57,7 +57,8 @@ class VoiceFolder:
         self.path = folder
 
     def fingerprint(self) -> tuple[tuple[str, int, int], ...]:
-        """Changes whenever a file of the folder does."""
+        """Changes whenever a file of the folder does. Raises `OSError` where the process is out of
+        descriptors, as `read` and `default` do: then nothing is known of the folder."""
         try:
             return tuple(
                 (file.name, stat.st_mtime_ns, stat.st_size)
@@ -65,7 +66,9 @@ class VoiceFolder:
                 if (file.suffix in _SUFFIXES or file.name == _DEFAULT_FILE)
                 and (stat := file.stat())
             )
-        except OSError:
+        except OSError as error:
+            if is_exhausted(error):
+                raise
             return ()
 
     def read(self) -> Found:
@@ -76,6 +79,8 @@ class VoiceFolder:
         except FileNotFoundError:
             return found
         except OSError as error:
+            if is_exhausted(error):
+                raise
             found.problems[str(self.path)] = str(error.strerror)
             return found
         for file in sorted(files, key=lambda f: _SUFFIXES.index(f.suffix)):
@@ -91,6 +96,8 @@ class VoiceFolder:
                 else:
                     found.voices[name] = self._definition(file)
             except (VoiceError, OSError) as error:
+                if is_exhausted(error):
+                    raise
                 found.problems[file.name] = str(error)
         return found
 
@@ -157,8 +164,9 @@ class VoiceFolder:
             chosen = json.loads((self.path / _DEFAULT_FILE).read_text(encoding="utf-8"))
             if chosen["instead_of"] == configured:
                 return str(chosen["voice"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if is_exhausted(error):
+                raise
         return configured
 
     def set_default(self, name: str, configured: str) -> None:

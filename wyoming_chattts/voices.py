@@ -124,12 +124,15 @@ class Voices:
         self._now = self._collect()
 
     def refresh(self) -> bool:
-        """Reads the folder again if it changed (blocks); whether it did."""
+        """Reads the folder again if it changed (blocks); whether it did.
+
+        Raises `OSError`, the voices as they were, where the process is out of descriptors.
+        """
         fingerprint = self.folder.fingerprint()
         if fingerprint == self._fingerprint:
             return False
-        self._fingerprint = fingerprint
         self._now = self._collect()
+        self._fingerprint = fingerprint
         return True
 
     def set_default(self, name: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pybase16384
 import torch
 
-from ..errors import VoiceError
+from ..errors import VoiceError, is_exhausted
 from .checkpoint import package_resource
 from .layout import CODEBOOKS, END_CODE
 
@@ -81,10 +81,13 @@ def to_string(embedding: bytes) -> str:
 
 
 def from_file(path: Path) -> bytes:
-    """Embedding of a `.pt` tensor or a `.txt` string. Raises `VoiceError` that names the file."""
+    """Embedding of a `.pt` tensor or a `.txt` string. Raises `VoiceError` that names the file, and
+    `OSError` where the process is out of descriptors."""
     try:
         data = path.read_bytes() if path.stat().st_size <= _FILE_LIMIT else None
     except OSError as error:
+        if is_exhausted(error):
+            raise
         raise VoiceError(f"{path}: {error.strerror}") from None
     if data is None:
         raise VoiceError(f"{path}: too large for a speaker embedding")
