@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from wyoming_chattts.bench.quality import compare
 from wyoming_chattts.bench.report import percentile
 from wyoming_chattts.bench.seed import texts
+from wyoming_chattts.bench.soak import _slope
 from wyoming_chattts.config import load
 
 from .harness import equal
@@ -86,6 +88,23 @@ def test_the_blind_comparison_page_holds_what_it_needs(tiny_dir: Path, tmp_path:
         assert all(wav[:4] == b"RIFF" and len(wav) > 20_000 for wav in wavs)
         assert not equal(*wavs)
     assert "differ" in command(*arguments, "--out", str(tmp_path), data=tmp_path, status=2)
+
+
+def test_the_error_of_a_slope_covers_samples_that_resemble_those_before() -> None:
+    chance = np.random.default_rng(3)
+    hours = np.linspace(0, 1, 60)
+
+    def off(values: Any) -> float:
+        slope, error = _slope(hours, values)
+        return abs(slope - 5) / error
+
+    steps = [np.cumsum(chance.normal(size=60)) for _ in range(200)]
+    noise = [chance.normal(size=60) for _ in range(200)]
+    # of 200, a normal error is off by more than two of its own about nine times
+    assert sum(off(5 * hours + rest) > 2 for rest in noise) < 30
+    # steps that stay resemble growth; the error says so more often than not
+    assert sum(off(5 * hours + rest) > 2 for rest in steps) < 100
+    assert _slope(hours, 5 * hours)[1] == pytest.approx(0, abs=1e-6)
 
 
 def test_a_soak_counts_and_measures(tiny_dir: Path, tmp_path: Path) -> None:

@@ -120,9 +120,15 @@ def _figures(server: Server, data: Path) -> dict[str, float]:
 
 
 def _slope(x: Any, y: Any) -> tuple[float, float]:
-    """Least squares: the slope and its standard error."""
+    """Least squares: the slope and its standard error, samples in a row being alike.
+
+    What one sample adds to those before it is less by their correlation at lag 1 (Quenouille 1952).
+    """
     x = x - x.mean()
     square = float((x**2).sum())
     slope = float((x * (y - y.mean())).sum() / square)
     rest = y - y.mean() - slope * x
-    return slope, float(np.sqrt((rest**2).sum() / max(1, len(x) - 2) / square))
+    power = float((rest**2).sum())
+    alike = max(0.0, float((rest[1:] * rest[:-1]).sum()) / power) if power else 0.0
+    variance = power / max(1, len(x) - 2) * (1 + alike) / max(1e-9, 1 - alike)
+    return slope, float(np.sqrt(variance / square))
