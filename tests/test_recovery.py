@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import weakref
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import pytest
 import torch
 from wyoming.client import AsyncClient
 from wyoming.error import Error
+from wyoming.tts import Synthesize
 
 from wyoming_chattts.config import Config, EngineConfig, SamplingConfig, StreamConfig
 from wyoming_chattts.engine.base import End, Engine, Prompt, Sampling
 from wyoming_chattts.engine.checkpoint import open_checkpoint
 from wyoming_chattts.engine.fast import FastEngine
 from wyoming_chattts.errors import EngineFailed
+from wyoming_chattts.flights import Flight
+from wyoming_chattts.handler import Connection
 from wyoming_chattts.logs import JsonFormatter
+from wyoming_chattts.model import settle, unsettle
 from wyoming_chattts.speech import whole
 
 from .harness import (
@@ -173,6 +178,60 @@ async def test_collections_do_not_walk_through_a_loaded_model(sleepy: RunningSer
     await eventually(lambda: gc.get_freeze_count() == 0)
     gc.collect()
     assert gone() is None
+
+
+def test_what_is_exempt_from_collection_does_not_put_it_off() -> None:
+    """Garbage piled up until there was a quarter as much of it as of the model's objects."""
+    model = [[number] for number in range(600_000)]
+    settle()
+    try:
+        before = gc.get_stats()[2]["collections"]
+        alive: deque[list[Any]] = deque(maxlen=2000)
+        for _ in range(120_000):
+            cycle: list[Any] = []
+            cycle.append(cycle)
+            # old when it becomes garbage, so that nothing but a full collection finds it
+            alive.append(cycle)
+        assert gc.get_stats()[2]["collections"] > before
+    finally:
+        del model
+        unsettle()
+
+
+async def test_a_connection_leaves_nothing_to_the_collector(
+    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each left its tasks, and one that hung up all audio that was made for it."""
+    async with running_server(
+        monkeypatch, lambda _config: engine_of(tiny_dir), data_dir=str(tmp_path)
+    ) as running:
+        gc.collect()
+        gc.disable()
+        try:
+            assert_whole(await say(running.uri, TEXT))
+            await _hang_up(running, TEXT + " And this is new.")
+            await eventually(lambda: running.outcomes.get("gone") == 1)
+            await eventually(lambda: not _alive(Connection) and not _alive(Flight))
+        finally:
+            gc.enable()
+
+
+async def _hang_up(running: RunningServer, text: str) -> None:
+    """Resets the connection in the middle of the audio."""
+    async with AsyncClient.from_uri(running.uri) as client:
+        running.engine.before_burst = lambda count: running.engine.gate.clear()
+        await client.write_event(Synthesize(text).event())
+        while (event := await client.read_event()) is not None and event.type != "audio-chunk":
+            pass
+        assert event is not None
+        assert client._writer is not None
+        client._writer.transport.abort()
+    running.engine.before_burst = lambda count: None
+    running.engine.gate.set()
+
+
+def _alive(kind: type) -> int:
+    return sum(isinstance(thing, kind) for thing in gc.get_objects())
 
 
 @pytest.mark.parametrize("sleepy", ["fallback"], indirect=True)

@@ -231,6 +231,8 @@ class Flights:
                 worker.cancel(flight.job)
             if self._flights.get(flight.key) is flight:
                 del self._flights[flight.key]
+            # the task's exception holds this frame, and that the flight: it would be a cycle
+            flight.task = None
 
     async def _from_cache(self, flight: Flight, worker: Worker) -> bool:
         value = await self._cache.get(flight.key)

@@ -118,29 +118,37 @@ class Connection:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             # the speaking task's own answer goes first
-            await next(task for task in tasks if task.done())
-        except SpeechError as error:
-            failure = error
-            self._services.metrics.error(error.code, str(error))
-            if isinstance(error, BadRequest):
-                self._services.peers.warn(
-                    self.address, "refusing an event of %s: %s", self.address, error
-                )
-        except (OSError, EOFError):
-            pass
-        # one of the two broad excepts: a fault in one connection must not touch another
-        except Exception as error:
-            _LOGGER.error("a connection failed: %s", error, exc_info=error)
-            failure = SpeechError("the server made a mistake")
-            self._services.metrics.error(failure.code, str(failure))
+            failure = self._failure(next(task for task in tasks if task.done()))
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            # an exception holds the frames it went through, and these hold this connection: with
+            # the tasks in it, that would be a cycle, which only the collector gets out of memory
+            self._speaking = self._reading = None
             # nothing else writes any more, so no audio can follow the error
             if failure is not None:
                 await self._send_error(failure)
             await self._close()
+
+    def _failure(self, task: asyncio.Task[None]) -> SpeechError | None:
+        """What the client is told of a task's end; None where it went, or was told already."""
+        error = None if task.cancelled() else task.exception()
+        match error:
+            case None | OSError() | EOFError():
+                return None
+            case SpeechError():
+                if isinstance(error, BadRequest):
+                    self._services.peers.warn(
+                        self.address, "refusing an event of %s: %s", self.address, error
+                    )
+                failure = error
+            case _:
+                # a fault in one connection must not touch another
+                _LOGGER.error("a connection failed: %s", error, exc_info=error)
+                failure = SpeechError("the server made a mistake")
+        self._services.metrics.error(failure.code, str(failure))
+        return failure
 
     async def stop(self, error: SpeechError) -> None:
         """Ends the connection now; the client is told why if it speaks with us."""
@@ -294,7 +302,9 @@ class Connection:
         try:
             async with asyncio.timeout(self._limits.write_timeout_s):
                 await self._writer.wait_closed()
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
+            # the stream keeps the error, and the error all that it went through
+            error.__traceback__ = None
             self._writer.transport.abort()
 
 

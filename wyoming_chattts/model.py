@@ -136,10 +136,15 @@ def settle() -> None:
 
     Most of it is torch's modules, some hundred thousand objects that never go. A full collection
     that walks through them holds every thread up for 140 ms, in the middle of somebody's answer.
+
+    Up to Python 3.13 the collector waits with the next full collection until a quarter of what
+    survived the last one has come to be. Hence the second one here: without it the collector goes
+    on counting what is exempt, and lets the garbage of some ten thousand requests pile up first.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    gc.collect()
 
 
 def unsettle() -> None:

@@ -273,7 +273,7 @@ class Worker:
                 await self._take_turn()
             except EngineLost:
                 raise
-            # one of the two broad excepts: whatever goes wrong, the worker goes on
+            # a broad except: whatever goes wrong, the worker goes on
             except Exception as error:  # noqa: BLE001
                 await self._recover(error)
 
