@@ -104,16 +104,16 @@ class Connection:
         self._writer = writer
         self._requests: asyncio.Queue[_Request] = asyncio.Queue(_MAX_QUEUED_REQUESTS)
         self._stream: TextStream | None = None
-        self._speaking: asyncio.Task[None] | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
         self.busy = False
         """Whether a request is being spoken or waits for it."""
 
     async def run(self) -> None:
         """Serves the client until it goes, fails or is told to."""
-        self._speaking = asyncio.create_task(self._speak_all(), name="speaking")
-        self._reading = asyncio.create_task(self._read_all(), name="reading")
-        tasks = (self._speaking, self._reading)
+        self._tasks = tasks = (
+            asyncio.create_task(self._speak_all(), name="speaking"),
+            asyncio.create_task(self._read_all(), name="reading"),
+        )
         failure: SpeechError | None = None
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +125,7 @@ class Connection:
             await asyncio.gather(*tasks, return_exceptions=True)
             # an exception holds the frames it went through, and these hold this connection: with
             # the tasks in it, that would be a cycle, which only the collector gets out of memory
-            self._speaking = self._reading = None
+            self._tasks = ()
             # nothing else writes any more, so no audio can follow the error
             if failure is not None:
                 await self._send_error(failure)
@@ -160,9 +160,8 @@ class Connection:
 
     def abort(self) -> None:
         """Drops the connection without a word, unsent data included."""
-        for task in (self._speaking, self._reading):
-            if task is not None:
-                task.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._writer.transport.abort()
 
     async def _read_all(self) -> None:

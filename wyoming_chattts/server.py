@@ -210,9 +210,6 @@ class Server:
         self._connections[task] = connection
         try:
             await connection.run()
-        except asyncio.CancelledError:
-            if not self._stopping.is_set():
-                raise
         finally:
             self._connections.pop(task, None)
 
