@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import pickle
 import shutil
@@ -17,6 +18,9 @@ from wyoming_chattts import cache as cache_module
 from wyoming_chattts.bench import disk_faults
 from wyoming_chattts.cache import SegmentCache, cache_key
 from wyoming_chattts.config import CacheConfig
+
+
+_PAGES = ("page_count", "page_size")
 
 
 @pytest.fixture
@@ -290,6 +294,34 @@ async def test_phrases_are_counted(cache: SegmentCache, folder: Path) -> None:
     assert kept() == before
     assert [(p.text, p.count) for p in found] == [("often", 3), ("twice", 2)]
     assert [p.text for p in await cache.most_used(1)] == ["often"]
+
+
+async def test_the_list_of_phrases_is_small_where_the_cache_is(
+    cache: SegmentCache, folder: Path
+) -> None:
+    for i in range(1500):
+        await cache.remember(f"{i} " + "x" * 250, "v")
+        await cache.remember("often", "v")
+    with contextlib.closing(sqlite3.connect(folder / "phrases" / "cache.db")) as rows:
+        pages, each = (rows.execute(f"PRAGMA {name}").fetchone()[0] for name in _PAGES)
+    assert pages * each < 300_000
+    assert [p.text for p in await cache.most_used(1)] == ["often"]
+
+
+async def test_sqlite_holds_little_in_memory(folder: Path) -> None:
+    try:
+        used = ctypes.CDLL(sys.modules["_sqlite3"].__file__).sqlite3_memory_used
+    except (AttributeError, OSError):
+        pytest.skip("this Python does not show SQLite's own figures")
+    used.restype = ctypes.c_int64
+    cache = SegmentCache(folder, CacheConfig())
+    await cache.remember("first", "v")
+    before = used()
+    for i in range(4000):
+        await cache.remember(f"{i} " + "x" * 250, "v")
+    assert (folder / "phrases" / "cache.db").stat().st_size > 1_500_000
+    assert used() - before < 500_000
+    await cache.close()
 
 
 async def test_clear_removes_everything(cache: SegmentCache) -> None:

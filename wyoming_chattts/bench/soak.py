@@ -2,8 +2,8 @@
 
 Requests of a house (repeats, new sentences, streams, named voices, callers that hang up) go one
 after the other and some at once; memory, descriptors, threads and the cache's size are read all
-along. Growth is the slope over the second half, in units an hour of wall time, with its standard
-error.
+along, each time when nobody is connected. Growth is the slope over the second half, in units an
+hour of wall time, with its standard error.
 """
 
 import argparse
@@ -29,6 +29,8 @@ _REQUESTS_A_DAY = 400
 _REPEATS = 0.65
 _CACHE_MB = 8
 _SAMPLES = 120
+_REST_S = 0.2
+"""For the server to close what its clients have left, before a sample."""
 
 
 def measure(config: Config, folder: Path, options: argparse.Namespace, report: Report) -> None:
@@ -47,6 +49,7 @@ def measure(config: Config, folder: Path, options: argparse.Namespace, report: R
     )
     report.say()
     report.table("outcomes", ["outcome", "times"], sorted(outcomes.items()))
+    report.results["samples"] = samples
     hours = np.array([sample["s"] for sample in samples]) / 3600
     rows = []
     for name in ("MB", "descriptors", "threads", "cache MB"):
@@ -97,15 +100,20 @@ async def _live(
             room.release()
 
     tasks: set[asyncio.Task[None]] = set()
+
+    async def sample() -> None:
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(_REST_S)
+        samples.append({"s": time.perf_counter() - begin, **_figures(server, data)})
+
     for i in progress(range(count), "requests"):
         await room.acquire()
         task = asyncio.create_task(one(random.Random(chance.random())))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         if i % max(1, count // _SAMPLES) == 0:
-            samples.append({"s": time.perf_counter() - begin, **_figures(server, data)})
-    await asyncio.gather(*tasks)
-    samples.append({"s": time.perf_counter() - begin, **_figures(server, data)})
+            await sample()
+    await sample()
     return outcomes, samples
 
 
