@@ -19,7 +19,6 @@ from wyoming_chattts.bench import disk_faults
 from wyoming_chattts.cache import SegmentCache, cache_key
 from wyoming_chattts.config import CacheConfig
 
-
 _PAGES = ("page_count", "page_size")
 
 

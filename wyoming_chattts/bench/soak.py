@@ -29,6 +29,8 @@ _REQUESTS_A_DAY = 400
 _REPEATS = 0.65
 _CACHE_MB = 8
 _SAMPLES = 120
+_REQUESTS_A_SAMPLE = 10
+"""The fewest between two samples: before each, all have to end."""
 _REST_S = 0.2
 """For the server to close what its clients have left, before a sample."""
 
@@ -111,7 +113,7 @@ async def _live(
         task = asyncio.create_task(one(random.Random(chance.random())))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        if i % max(1, count // _SAMPLES) == 0:
+        if i % max(_REQUESTS_A_SAMPLE, count // _SAMPLES) == 0:
             await sample()
     await sample()
     return outcomes, samples
